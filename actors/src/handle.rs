@@ -3,8 +3,8 @@
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines, GetBlockMap,
-    GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
+    BeginRecording, BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines,
+    GetBlockMap, GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
     PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop, StopAdmitting,
     Submit, TakeSnapshot,
 };
@@ -14,9 +14,11 @@ use crate::request::{
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
 use crate::timeline::Timeline;
+use crate::trace::{ActiveRecording, RecordingBusy};
 use crate::wiring::{Actors, Facts};
 use actix::Recipient;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, DeviceProfile, SeqId, StepRecord, Tier};
 use tiercel_policy::blocks::{BlockMap, Salt};
@@ -40,6 +42,8 @@ struct Shared {
     max_requests: u32,
     buffer: usize,
     obituary: Obituary,
+    /// Number of recordings that were asked for.
+    recordings: AtomicU64,
 }
 
 /// Response stream of an accepted sequence. Dropping it cancels the sequence, whatever its phase is.
@@ -101,6 +105,7 @@ impl EngineHandle {
                 buffer: facts.settings.stream.buffer_tokens as usize + RESERVED_EVENTS,
                 facts,
                 obituary,
+                recordings: AtomicU64::new(0),
             }),
         }
     }
@@ -282,6 +287,20 @@ impl EngineHandle {
     pub async fn steps(&self, after: u64) -> Result<Vec<StepRecord>, Refusal> {
         let answer = self.shared.actors.scheduler.send(GetSteps { after }).await;
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Begins to record the engine's events, in memory and up to a limit. An engine has one recording at a time, and none if it
+    /// was started with a recorder.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped. The inner error says that events are being recorded already.
+    pub async fn record(&self) -> Result<Result<ActiveRecording, RecordingBusy>, Refusal> {
+        let scheduler = &self.shared.actors.scheduler;
+        let number = self.shared.recordings.fetch_add(1, Ordering::Relaxed);
+        // Made before the recording begins, so that the recording ends also if the caller leaves before the answer.
+        let active = ActiveRecording::new(number, scheduler.clone().recipient());
+        let begun = scheduler.send(BeginRecording(number)).await;
+        Ok(begun.map_err(|_| Refusal::EngineStopped)?.map(|()| active))
     }
 
     /// Returns the timelines of those of the given sequences that are live.

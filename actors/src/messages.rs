@@ -4,6 +4,7 @@ use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Work,
 };
 use crate::timeline::Timeline;
+use crate::trace::{Recording, RecordingBusy};
 use actix::Message;
 use std::sync::Arc;
 use tiercel_config::{AdmissionSettings, PatienceSettings, ReservationSettings};
@@ -368,3 +369,14 @@ pub struct Drain {
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;
+
+/// api -> Scheduler: record the engine's events from now on, as the recording of this number, which no other recording
+/// of the engine has.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Result<(), RecordingBusy>")]
+pub struct BeginRecording(pub u64);
+
+/// api -> Scheduler: end the recording of this number, and return it if it was under way.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Option<Recording>")]
+pub struct EndRecording(pub u64);

@@ -173,6 +173,7 @@ def run(url, key, examples, checks=CHECKS, phases="coverage,fuzzing"):
     arguments = ["--config-file", str(CONFIG), "--no-color", "run", f"{url}/openapi.json"]
     arguments += ["--checks", ",".join(checks), "--phases", phases, "--max-examples", str(examples)]
     arguments += ["--exclude-path", "/control/v1/drain", "--exclude-path", "/control/v1/events"]
+    arguments += ["--exclude-path", "/control/v1/trace"]
     arguments += ["--seed", SEED, "--generation-database", "none", "--request-timeout", "30"]
     arguments += ["--continue-on-failure", "--warnings", "off"]
     if key != "-":

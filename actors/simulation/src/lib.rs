@@ -21,6 +21,7 @@ mod gaps;
 mod laboratory;
 mod outcome;
 mod page;
+mod perfetto;
 mod prompt;
 mod record;
 mod sizes;
@@ -33,6 +34,7 @@ pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
 pub use page::{MAX_PAGE_POLICIES, Page};
+pub use perfetto::{EngineFacts, Named, perfetto};
 pub use sizes::Sizes;
 
 /// Compiles and runs the code examples of the developers' page (`docs/developer.md`) as doc tests.

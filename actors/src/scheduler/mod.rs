@@ -4,6 +4,7 @@
 mod commands;
 mod drain;
 mod peers;
+mod recording;
 mod snapshot;
 mod status;
 

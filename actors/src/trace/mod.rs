@@ -1,15 +1,21 @@
 //! Recording of an engine's events: what it decides, and when. The actors pass the events to the recorder, so that the
 //! policy's functions stay pure.
 //!
-//! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. Without a recorder,
-//! as in a server, each place that could record an event costs one branch.
+//! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. The engine of a server is
+//! started without a recorder; a [`Recording`] of it begins and ends by messages. Without a recorder, each place that could
+//! record an event costs one branch.
 
+mod active;
 mod event;
+mod recording;
 mod sequences;
 
+pub use active::ActiveRecording;
 pub use event::{Ending, Entry, Event, Slice};
+pub use recording::{Recording, RecordingBusy};
 pub use sequences::SequenceTrace;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use tiercel_device::{Clock, Timestamp};
 
@@ -20,27 +26,32 @@ pub trait Record {
     fn record(&self, at: Timestamp, event: &Event);
 }
 
-/// Passes an actor's events to the engine's recorder, if there is one.
+/// Passes an actor's events to the engine's recorder, if there is one. The clones of a `Tracer` have one recorder in common.
 #[derive(Clone)]
 pub struct Tracer {
-    recorder: Option<Rc<dyn Record>>,
+    recorder: Rc<RefCell<Option<Rc<dyn Record>>>>,
     clock: Clock,
 }
 
 impl Tracer {
     /// Makes a `Tracer`, which passes events to `recorder`. Without a recorder it does nothing.
     pub fn new(recorder: Option<Rc<dyn Record>>, clock: Clock) -> Tracer {
-        Tracer { recorder, clock }
+        Tracer { recorder: Rc::new(RefCell::new(recorder)), clock }
     }
 
     /// Whether there is a recorder, so that the engine's events are recorded.
     fn is_on(&self) -> bool {
-        self.recorder.is_some()
+        self.recorder.borrow().is_some()
+    }
+
+    /// Passes the events of all clones from now on to `recorder`, or to none.
+    fn switch(&self, recorder: Option<Rc<dyn Record>>) {
+        self.recorder.replace(recorder);
     }
 
     /// Passes an event to the recorder, with the engine's time. The event is only created if there is a recorder.
     pub(crate) fn note(&self, event: impl FnOnce() -> Event) {
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &*self.recorder.borrow() {
             recorder.record(self.clock.now(), &event());
         }
     }

@@ -15,6 +15,7 @@ pub(crate) mod server;
 mod sorted;
 pub(crate) mod support;
 mod timeline;
+pub(crate) mod trace;
 mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};

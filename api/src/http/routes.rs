@@ -2,7 +2,7 @@
 
 use crate::control::query::Listing;
 use crate::control::{
-    Numbered, dashboard, keys, live as views, policy, requests, server as whole, support,
+    Numbered, dashboard, keys, live as views, policy, requests, server as whole, support, trace,
 };
 use crate::document::schema::path;
 use crate::document::{Endpoint, document};
@@ -223,7 +223,7 @@ fn changes() -> [Endpoint; 3] {
 }
 
 /// Routes of the control API that show the server as a whole.
-fn server() -> [Endpoint; 6] {
+fn server() -> [Endpoint; 7] {
     [
         Endpoint::get("/control/v1/keys", keys::list)
             .named("list_keys", "Lists the API keys in force, without the keys and their hashes.")
@@ -246,6 +246,11 @@ fn server() -> [Endpoint; 6] {
             .named("listen_to_events", "Sends every change that operators make from now on.")
             .streams::<Numbered<'_>>("The changes. The stream ends with the server.")
             .fails([403, 429]),
+        Endpoint::get("/control/v1/trace", trace::trace)
+            .named("record_trace", "Records steps, copies and requests, as a Perfetto file.")
+            .with(trace::TraceQuery::parameters())
+            .writes(("application/json", Type::Object), "Trace events in Chrome's JSON format.")
+            .fails([400, 403, 409, 500, 503]),
         Endpoint::get("/load", whole::load)
             .named("show_load", "Shows what a router needs to choose between servers.")
             .answers::<whole::Load>(200, "The load.")

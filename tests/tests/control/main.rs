@@ -4,6 +4,7 @@
 mod live;
 mod rights;
 mod settings;
+mod trace;
 
 use serde_json::{Value, json};
 use tiercel_config::DeviceKind;

@@ -47,6 +47,7 @@ fn nobody_reaches_a_control_route_without_the_role() {
         "/control/v1/status",
         "/control/v1/live",
         "/control/v1/snapshot",
+        "/control/v1/trace?seconds=1",
         "/load",
     ];
     let verbs = ["reprioritize", "pause", "resume", "cancel"];

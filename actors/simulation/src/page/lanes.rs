@@ -1,25 +1,30 @@
 //! Lanes of the HTML page of a simulation: each shows the states of one request over time, within a window of the run.
 
-use crate::trace::Ending;
+use crate::trace::{Ending, Event, Slice};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Maximum number of requests that the page shows with a lane (line of states over time), per policy.
-pub(super) const MAX_LANES: usize = 500;
-/// Maximum number of spans (times in which a request stays in one state) of all lanes together. Spans that have begun
-/// when the limit is reached are still added.
-pub(super) const MAX_SPANS: usize = 30_000;
-/// Number of different states that the page shows for a request.
+/// Room for lanes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Maximum number of requests that have a lane (line of states over time).
+    pub(crate) lanes: usize,
+    /// Maximum number of spans (times in which a request stays in one state) of all lanes together. Spans that have begun
+    /// when the limit is reached are still added.
+    pub(crate) spans: usize,
+}
+
+/// Number of different states that a lane shows.
 pub(super) const STATES: usize = 7;
-/// Names of the request states on the page, in the order of [`State`].
-pub(super) const STATE_NAMES: [&str; STATES] =
+/// Names of the states, in the order of [`State`].
+pub(crate) const STATE_NAMES: [&str; STATES] =
     ["waiting", "prefill", "decode", "not in the step", "copying out", "preempted", "copying in"];
 
-/// State of a request as shown on the page.
+/// State of a request as its lane shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// The request waits for its first step.
     Waiting,
     /// A step computes prompt tokens of the request, or known tokens again after a preemption (prefill).
@@ -36,31 +41,34 @@ pub(super) enum State {
     CopyingIn,
 }
 
-/// Lane of the page: data and states of one request; times in us.
+/// Lane: data and states of one request; times in us.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Lane {
-    seq: u64,
-    tier: usize,
-    prompt: u32,
-    max_tokens: u32,
-    arrived: u64,
-    first_token: Option<u64>,
-    ended: Option<u64>,
-    ending: Option<&'static str>,
-    tokens: Option<u32>,
-    preemptions: u32,
+pub(crate) struct Lane {
+    pub(crate) seq: u64,
+    pub(crate) tier: usize,
+    pub(crate) prompt: u32,
+    pub(crate) max_tokens: u32,
+    pub(crate) arrived: u64,
+    pub(crate) first_token: Option<u64>,
+    pub(crate) ended: Option<u64>,
+    pub(crate) ending: Option<&'static str>,
+    pub(crate) tokens: Option<u32>,
+    pub(crate) preemptions: u32,
     /// Times that the request spent in one state each, as triples of numbers: state, begin, end.
-    spans: Vec<u64>,
+    pub(crate) spans: Vec<u64>,
     #[serde(skip)]
     state: State,
     #[serde(skip)]
     since: Timestamp,
 }
 
-/// Lanes (states over time) of the requests that were alive in the page's window.
-pub(super) struct Lanes {
+/// Lanes (states over time) of the requests that were alive in a window of time.
+pub(crate) struct Lanes {
     window: Range<Timestamp>,
+    room: Room,
     lanes: BTreeMap<SeqId, Lane>,
+    /// Requests that have a lane and are in the current step.
+    in_step: BTreeSet<SeqId>,
     spans: usize,
     /// Number of requests without a lane, because there were already as many lanes as the page may have.
     left_out: u64,
@@ -70,15 +78,65 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(window: Range<Timestamp>) -> Lanes {
-        Lanes { window, lanes: BTreeMap::new(), spans: 0, left_out: 0, cut: None }
+    pub(crate) fn new(window: Range<Timestamp>, room: Room) -> Lanes {
+        let (lanes, in_step) = (BTreeMap::new(), BTreeSet::new());
+        Lanes { window, room, lanes, in_step, spans: 0, left_out: 0, cut: None }
     }
 
-    pub(super) fn arrived(&mut self, seq: SeqId, tier: Tier, prompt: u32, max: u32, at: Timestamp) {
+    /// Takes over an event of the engine.
+    pub(crate) fn record(&mut self, at: Timestamp, event: &Event) {
+        match event {
+            Event::Arrived { seq, tier, prompt, max_tokens } => {
+                self.arrived(*seq, *tier, *prompt, *max_tokens, at);
+            }
+            Event::StepSubmitted { slices, .. } => self.step(at, slices),
+            Event::FirstToken { seq } => self.first_token(*seq, at),
+            Event::PreemptFreed { seq, .. } | Event::PreemptCommitted { seq, .. } => {
+                self.changes(*seq, State::Preempted, at);
+            }
+            Event::PreemptCopying { seq, .. } => self.changes(*seq, State::CopyingOut, at),
+            Event::ResumeCopying { seq, .. } => self.changes(*seq, State::CopyingIn, at),
+            Event::PreemptAborted { seq, .. } | Event::Resumed { seq, .. } => {
+                self.changes(*seq, State::Idle, at);
+            }
+            Event::Ended { seq, ending, tokens, .. } => {
+                self.in_step.remove(seq);
+                self.ended(*seq, *ending, *tokens, at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Updates the states of requests when a step begins: its members are in prefill or decode, and a request that was
+    /// in the step before but is not in this step becomes idle.
+    fn step(&mut self, at: Timestamp, slices: &[Slice]) {
+        let shown = slices.iter().filter(|slice| self.lanes.contains_key(&slice.seq));
+        let now: BTreeMap<SeqId, State> = shown
+            .map(|slice| {
+                (slice.seq, if slice.is_decode() { State::Decode } else { State::Prefill })
+            })
+            .collect();
+        for seq in std::mem::take(&mut self.in_step) {
+            if !now.contains_key(&seq) {
+                self.becomes(seq, State::Idle, at);
+            }
+        }
+        for (seq, state) in now {
+            self.becomes(seq, state, at);
+            self.in_step.insert(seq);
+        }
+    }
+
+    fn changes(&mut self, seq: SeqId, state: State, at: Timestamp) {
+        self.in_step.remove(&seq);
+        self.becomes(seq, state, at);
+    }
+
+    fn arrived(&mut self, seq: SeqId, tier: Tier, prompt: u32, max: u32, at: Timestamp) {
         if at >= self.last() {
             return;
         }
-        if self.lanes.len() >= MAX_LANES {
+        if self.lanes.len() >= self.room.lanes {
             self.left_out += 1;
             return;
         }
@@ -100,18 +158,14 @@ impl Lanes {
         self.lanes.insert(seq, lane);
     }
 
-    /// Whether the request has a lane (line of states over time) on the page.
-    pub(super) fn has(&self, seq: SeqId) -> bool {
-        self.lanes.contains_key(&seq)
-    }
-
-    pub(super) fn first_token(&mut self, seq: SeqId, at: Timestamp) {
+    fn first_token(&mut self, seq: SeqId, at: Timestamp) {
         if let Some(lane) = self.lanes.get_mut(&seq) {
             lane.first_token = Some(at.0);
         }
     }
 
-    pub(super) fn becomes(&mut self, seq: SeqId, state: State, at: Timestamp) {
+    /// Records that a request changes its state.
+    pub(crate) fn becomes(&mut self, seq: SeqId, state: State, at: Timestamp) {
         let last = self.last();
         let Some(lane) = self.lanes.get_mut(&seq) else { return };
         if lane.state == state {
@@ -121,14 +175,14 @@ impl Lanes {
         lane.state = state;
         lane.since = at;
         lane.preemptions += u32::from(state == State::Preempted);
-        if self.spans >= MAX_SPANS && self.cut.is_none() {
+        if self.spans >= self.room.spans && self.cut.is_none() {
             self.cut = Some(at);
         }
     }
 
     /// Records the end of a request. A request that ended before the page's window loses its lane and so makes room for
     /// another.
-    pub(super) fn ended(&mut self, seq: SeqId, ending: Ending, tokens: u32, at: Timestamp) {
+    fn ended(&mut self, seq: SeqId, ending: Ending, tokens: u32, at: Timestamp) {
         let last = self.last();
         let Some(lane) = self.lanes.get_mut(&seq) else {
             if at < self.window.start {
@@ -149,7 +203,7 @@ impl Lanes {
 
     /// Returns the lanes, oldest request first, with their last spans ended at `end`; the number of requests without a
     /// lane; and the time at which the lanes reached their maximum number of spans.
-    pub(super) fn finish(mut self, end: Timestamp) -> (Vec<Lane>, u64, Option<u64>) {
+    pub(crate) fn finish(mut self, end: Timestamp) -> (Vec<Lane>, u64, Option<u64>) {
         let last = self.last().min(end);
         for lane in self.lanes.values_mut() {
             lane.close(&self.window, last);

@@ -12,7 +12,7 @@
 //! rest.
 
 mod curve;
-mod lanes;
+pub(crate) mod lanes;
 mod pressure;
 mod story;
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! Turns the engine's events of a simulation run into the content of the HTML page.
 
 use super::curve::Curve;
-use super::lanes::{Lane, Lanes, State};
+use super::lanes::{Lane, Lanes, Room};
 use super::pressure::Pressure;
-use crate::trace::{Event, Record, Section, Slice};
+use crate::trace::{Event, Record, Section};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// Room for the lanes of one policy on the page.
+pub(super) const ROOM: Room = Room { lanes: 500, spans: 30_000 };
 
 /// Recorder that collects what the HTML page shows of one simulation run.
 pub(super) struct Story {
@@ -29,8 +32,6 @@ struct Watch {
 
 struct Detail {
     lanes: Lanes,
-    /// Requests that have a lane on the page and are in the current step.
-    in_step: BTreeSet<SeqId>,
     whole: Pressure,
     window: Pressure,
 }
@@ -61,8 +62,7 @@ impl Story {
         let end = Timestamp(section.end_us);
         let window = window.start.min(end)..window.end.min(end);
         let detail = full.then(|| Detail {
-            lanes: Lanes::new(window.clone()),
-            in_step: BTreeSet::new(),
+            lanes: Lanes::new(window.clone(), ROOM),
             whole: Pressure::new(Timestamp(0)..end),
             window: Pressure::new(window),
         });
@@ -108,7 +108,7 @@ impl Record for Story {
             detail.whole.in_use(at, device, host);
             detail.window.in_use(at, device, host);
         }
-        detail.lanes(at, event);
+        detail.record(at, event);
     }
 }
 
@@ -133,53 +133,11 @@ impl Watch {
 }
 
 impl Detail {
-    fn lanes(&mut self, at: Timestamp, event: &Event) {
-        match event {
-            Event::Arrived { seq, tier, prompt, max_tokens } => {
-                self.lanes.arrived(*seq, *tier, *prompt, *max_tokens, at);
-            }
-            Event::StepSubmitted { slices, .. } => self.step(at, slices),
-            Event::FirstToken { seq } => self.lanes.first_token(*seq, at),
-            Event::PreemptFreed { seq, .. } | Event::PreemptCommitted { seq, .. } => {
-                self.whole.preempted(at);
-                self.window.preempted(at);
-                self.becomes(*seq, State::Preempted, at);
-            }
-            Event::PreemptCopying { seq, .. } => self.becomes(*seq, State::CopyingOut, at),
-            Event::ResumeCopying { seq, .. } => self.becomes(*seq, State::CopyingIn, at),
-            Event::PreemptAborted { seq, .. } | Event::Resumed { seq, .. } => {
-                self.becomes(*seq, State::Idle, at);
-            }
-            Event::Ended { seq, ending, tokens, .. } => {
-                self.in_step.remove(seq);
-                self.lanes.ended(*seq, *ending, *tokens, at);
-            }
-            _ => {}
+    fn record(&mut self, at: Timestamp, event: &Event) {
+        if let Event::PreemptFreed { .. } | Event::PreemptCommitted { .. } = event {
+            self.whole.preempted(at);
+            self.window.preempted(at);
         }
-    }
-
-    /// Updates the states of requests when a step begins: its members are in prefill or decode, and a request that was
-    /// in the step before but is not in this step becomes idle.
-    fn step(&mut self, at: Timestamp, slices: &[Slice]) {
-        let shown = slices.iter().filter(|slice| self.lanes.has(slice.seq));
-        let now: BTreeMap<SeqId, State> = shown
-            .map(|slice| {
-                (slice.seq, if slice.is_decode() { State::Decode } else { State::Prefill })
-            })
-            .collect();
-        for seq in std::mem::take(&mut self.in_step) {
-            if !now.contains_key(&seq) {
-                self.lanes.becomes(seq, State::Idle, at);
-            }
-        }
-        for (seq, state) in now {
-            self.lanes.becomes(seq, state, at);
-            self.in_step.insert(seq);
-        }
-    }
-
-    fn becomes(&mut self, seq: SeqId, state: State, at: Timestamp) {
-        self.in_step.remove(&seq);
-        self.lanes.becomes(seq, state, at);
+        self.lanes.record(at, event);
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the content of a simulation's HTML page, made from hand-written engine events.
 
-use super::lanes::{MAX_LANES, MAX_SPANS};
+use super::story::ROOM;
 use super::*;
 use crate::trace::{Ending, Event, Slice};
 use serde_json::Value;
@@ -138,14 +138,14 @@ fn a_page_has_a_bound_and_says_what_is_missing() {
     events.push((9_500, ended(600)));
     let shown = data(&page(&[("a", &events)]));
     let policy = &shown["policies"][0];
-    assert_eq!(policy["lanes"].as_array().map(Vec::len), Some(MAX_LANES));
+    assert_eq!(policy["lanes"].as_array().map(Vec::len), Some(ROOM.lanes));
     assert_eq!(policy["left_out"], 99);
     assert_eq!(policy["cut_us"], Value::Null);
     let page = page(&[("a", &alternating())]);
     let policy = &data(&page)["policies"][0];
     let spans = policy["lanes"].as_array().expect("lanes").iter();
     let spans: usize = spans.filter_map(|lane| Some(lane["spans"].as_array()?.len() / 3)).sum();
-    assert!((MAX_SPANS..=MAX_SPANS + 20).contains(&spans), "{spans}");
+    assert!((ROOM.spans..=ROOM.spans + 20).contains(&spans), "{spans}");
     assert!(policy["cut_us"].as_u64().is_some_and(|at| at < 18_000_000), "{}", policy["cut_us"]);
     assert!(page.len() < 2 << 20, "{}", page.len());
 }

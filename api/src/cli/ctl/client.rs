@@ -137,10 +137,27 @@ impl Client {
         }
     }
 
-    fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Value, Trouble> {
+    /// Sends a GET request and returns the text of the answer.
+    pub(in crate::cli) fn get_text(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<String, Trouble> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in query {
+            request = request.query(*name, value);
+        }
+        self.text(self.with_key(request).call())
+    }
+
+    fn text(&self, response: Result<Response<Body>, ureq::Error>) -> Result<String, Trouble> {
         let mut response = self.checked(response)?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
-        let text = body.map_err(|error| self.unreachable(&error))?;
+        body.map_err(|error| self.unreachable(&error))
+    }
+
+    fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Value, Trouble> {
+        let text = self.text(response)?;
         serde_json::from_str(&text).map_err(|error| {
             Trouble::Refused(format!("{} did not answer with JSON: {error}", self.url))
         })

@@ -5,6 +5,7 @@ mod drain;
 mod keys;
 mod reach;
 mod text;
+mod trace;
 
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
@@ -29,6 +30,7 @@ Examples:
   tiercel ctl keys --tenant shop
   tiercel ctl drain --deadline-s 60
   tiercel ctl snapshot ticket.json
+  tiercel ctl trace trace.json --seconds 20
   tiercel ctl --url http://127.0.0.1:9001 events
   tiercel ctl --url https://llm.example.com:8081 --connect 127.0.0.1:8081 status";
 
@@ -87,6 +89,8 @@ enum CtlCommand {
         /// File to write; by default the document is printed
         file: Option<PathBuf>,
     },
+    /// Record steps, copies and requests for some seconds, as a file for https://ui.perfetto.dev
+    Trace(trace::Trace),
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,7 +151,10 @@ impl Tier {
 
 impl Ctl {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let client = self.address.client()?;
+        let client = match &self.command {
+            CtlCommand::Trace(trace) => self.address.client_within(trace.patience())?,
+            _ => self.address.client()?,
+        };
         let json = self.json;
         let print = |answer: &Value, text: fn(&Value) -> String| {
             print_line(&if json { answer.to_string() } else { text(answer) });
@@ -192,6 +199,7 @@ impl Ctl {
                     None => print_line(&format!("{document:#}")),
                 }
             }
+            CtlCommand::Trace(trace) => print_line(&trace.run(&client)?),
         }
         Ok(())
     }

@@ -1,0 +1,39 @@
+//! The command `tiercel ctl trace`: records a running server, and writes what it did to a file for Perfetto.
+
+use super::client::Client;
+use crate::cli::failure::Failure;
+use crate::cli::report_file::ReportFile;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest time that the server takes for the file after the recording.
+const WRITING: Duration = Duration::from_secs(60);
+
+/// What to record, and where to.
+#[derive(Debug, Args)]
+pub(super) struct Trace {
+    /// File to write
+    file: PathBuf,
+    /// Length of the recording, seconds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+}
+
+impl Trace {
+    /// Returns the longest wait for the answer.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_secs(self.seconds) + WRITING
+    }
+
+    /// Records, and returns a line about the file that was written.
+    pub(super) fn run(self, client: &Client) -> Result<String, Failure> {
+        let shown = self.file.display().to_string();
+        // Created before the recording, so that a file that cannot be written is reported at once.
+        let file = ReportFile::create(self.file)?;
+        let trace =
+            client.get_text("/control/v1/trace", &[("seconds", self.seconds.to_string())])?;
+        file.write_text(&trace)?;
+        Ok(format!("{shown}: open it at https://ui.perfetto.dev"))
+    }
+}

@@ -1,0 +1,121 @@
+//! Endpoint that records the engine for some seconds, and answers with a Perfetto file.
+
+use crate::boot::{App, Serving, Stage};
+use crate::document::schema;
+use crate::http::ApiError;
+use crate::live::LiveRequest;
+use actix_web::http::{StatusCode, header};
+use actix_web::web::{self, Data, Query};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use tiercel_actors::Snapshot;
+use tiercel_config::Role;
+use tiercel_device::SeqId;
+use tiercel_simulation::{EngineFacts, Named, perfetto};
+use utoipa::openapi::path::Parameter;
+
+/// Lengths of a recording, seconds.
+pub(crate) const SECONDS: RangeInclusive<u64> = 1..=60;
+/// Length of a recording if the query states none, seconds.
+pub(crate) const SECONDS_BY_DEFAULT: u64 = 10;
+/// Interval at which a recording looks whether the engine has ended, us.
+const LOOK_US: u64 = 250_000;
+
+/// Query parameters of a recording.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TraceQuery {
+    /// Length of the recording, seconds.
+    seconds: u64,
+}
+
+impl Default for TraceQuery {
+    fn default() -> TraceQuery {
+        TraceQuery { seconds: SECONDS_BY_DEFAULT }
+    }
+}
+
+impl TraceQuery {
+    /// Returns the parameters for the document.
+    pub(crate) fn parameters() -> [Parameter; 1] {
+        let about = format!("Length of the recording, seconds; {SECONDS_BY_DEFAULT} by default.");
+        [schema::query("seconds", schema::count(SECONDS, &about))]
+    }
+
+    fn read(request: &HttpRequest) -> Result<TraceQuery, ApiError> {
+        let wrong = |why: String| {
+            let (least, most) = (SECONDS.start(), SECONDS.end());
+            let message =
+                format!("{why}; expected ?seconds=N, a whole number from {least} to {most}");
+            ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query")
+        };
+        let query = Query::<TraceQuery>::from_query(request.query_string())
+            .map_err(|error| wrong(error.to_string()))?
+            .into_inner();
+        if !SECONDS.contains(&query.seconds) {
+            return Err(wrong(format!("'seconds' is {}", query.seconds)));
+        }
+        Ok(query)
+    }
+}
+
+/// Endpoint `GET /control/v1/trace`: records the engine from now on, and answers after that time with a Perfetto file of
+/// steps, copies and request lanes. If the client leaves, the recording ends. The file has ids of requests, and neither
+/// prompts nor outputs.
+pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    let TraceQuery { seconds } = TraceQuery::read(&request)?;
+    let serving = app.loaded()?;
+    let engine = &serving.engine;
+    let recording = engine.record().await?.map_err(|busy| {
+        let message = format!("{busy}; try again when that recording has ended");
+        ApiError::new(StatusCode::CONFLICT, message).code("recording")
+    })?;
+    // Dropping this future, because the client leaves, drops the recording too, which ends it.
+    let snapshot = engine.snapshot(0).await?;
+    let mut names = names(&app, &snapshot);
+    wait(&app, serving, seconds).await;
+    names.extend(self::names(&app, &*engine.snapshot(0).await?));
+    let recording = recording.finish().await?;
+    let facts = EngineFacts {
+        device: engine.info().name.clone(),
+        device_blocks: engine.info().device_blocks,
+        host_blocks: engine.info().host_blocks,
+    };
+    // Writing the file of a full server takes longer than an HTTP worker may be held up.
+    let written = web::block(move || {
+        let named = Named { views: snapshot.sequences.clone(), names };
+        perfetto(&recording, &facts, &named)
+    });
+    let failed = |why: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why);
+    let file = written.await.map_err(|error| failed(error.to_string()))?;
+    let file = file.map_err(|error| failed(error.to_string()))?;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .insert_header((header::CONTENT_DISPOSITION, "attachment; filename=\"tiercel-trace.json\""))
+        .body(file))
+}
+
+/// Waits until the recording has its length, or until a drained server has nothing left to record.
+async fn wait(app: &App, serving: &Serving, seconds: u64) {
+    let end = app.clock.now() + seconds * 1_000_000;
+    while app.clock.now() < end {
+        let drained = app.stage() == Stage::Draining && serving.engine.places() == 0;
+        if drained || serving.engine.cause_of_death().is_some() {
+            return;
+        }
+        app.clock.sleep_until(end.min(app.clock.now() + LOOK_US)).await;
+    }
+}
+
+/// Returns the names of the requests in a snapshot.
+fn names(app: &App, snapshot: &Snapshot) -> HashMap<SeqId, String> {
+    let name = |request: &LiveRequest| {
+        let LiveRequest { id, request_id, tenant, .. } = request;
+        format!("{id} ({request_id}, tenant {tenant})")
+    };
+    let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
+    requests.into_iter().map(|(seq, request)| (seq, name(&request))).collect()
+}
