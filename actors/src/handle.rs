@@ -4,9 +4,9 @@
 use crate::lifeline::Obituary;
 use crate::messages::{
     BeginRecording, BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines,
-    GetBlockMap, GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
-    PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop, StopAdmitting,
-    Submit, TakeSnapshot,
+    GetBlockMap, GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork,
+    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop,
+    StopAdmitting, Submit, TakeSnapshot,
 };
 use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage, Work,

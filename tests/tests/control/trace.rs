@@ -11,10 +11,11 @@ const BEGINS: Duration = Duration::from_millis(700);
 /// A prompt is 32 of these, which takes 28 of the 64 blocks of the device pool.
 const PIECE: &str = "secret prompt ";
 
-/// Returns the body of a streamed completion with a prompt of 448 tokens.
-fn long(tier: &str, max_tokens: u32) -> Value {
+/// Returns the body of a streamed completion with a prompt of 450 tokens, which begins with `number`, so that prompts
+/// share no blocks.
+fn long(number: u32, tier: &str, max_tokens: u32) -> Value {
     json!({
-        "prompt": PIECE.repeat(32), "max_tokens": max_tokens, "ignore_eos": true,
+        "prompt": format!("{number}{}", PIECE.repeat(32)), "max_tokens": max_tokens, "ignore_eos": true,
         "temperature": 0, "service_tier": tier, "stream": true,
     })
 }
@@ -50,12 +51,12 @@ fn lanes(file: &Value) -> Vec<(String, Vec<String>)> {
 #[test]
 fn a_preemption_is_seen_in_the_trace_of_an_overloaded_server() {
     let server = TestServer::slow(|_| ());
-    let mut low = ["low-1", "low-2"].map(|id| send(&server, id, &long("flex", 300)));
+    let mut low = [1, 2].map(|n| send(&server, &format!("low-{n}"), &long(n, "flex", 300)));
     low.iter_mut().for_each(|stream| assert_eq!(stream.head().unwrap().status, 200));
     let mut recording = begin(&server, "?seconds=4");
     let busy = record(&server, "?seconds=1");
     assert_eq!((busy.status, &busy.error()["code"]), (409, &json!("recording")));
-    let first = send(&server, "high", &long("priority", 8)).response().unwrap();
+    let first = send(&server, "high", &long(3, "priority", 8)).response().unwrap();
     assert_eq!(first.status, 200);
     let answer = recording.response().unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());

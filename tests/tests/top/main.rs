@@ -96,7 +96,7 @@ fn keys_reach_the_engine_and_cancelling_asks_first() {
     assert_eq!(asked(&server, seq).status, 404);
     screen.wait_for("REQUESTS 5");
     screen.press("q");
-    assert_eq!(screen.end(), "0");
+    screen.ends_with(0);
     drop(streams);
     server.finish();
 }
@@ -127,7 +127,7 @@ fn the_view_filters_orders_helps_and_fits_other_terminals() {
     screen.resize(40, 10);
     screen.wait_for("tiercel top needs 60x16");
     screen.press("C-c");
-    assert_eq!(screen.end(), "0");
+    screen.ends_with(0);
     drop(streams);
     server.finish();
 }
@@ -139,9 +139,9 @@ fn a_signal_ends_the_view_and_restores_the_terminal() {
     let screen = top(&server);
     screen.wait_for("REQUESTS 0");
     assert_eq!(screen.value("alternate_on"), "1");
-    let pid = screen.value("pane_pid");
+    let pid = screen.process();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    assert_eq!(screen.end(), "0");
+    screen.ends_with(0);
     server.finish();
 }
 
@@ -176,6 +176,6 @@ fn a_lost_connection_is_shown_and_comes_back() {
     assert_eq!(asked.status, 202);
     screen.wait_for("drain by");
     screen.press("q");
-    assert_eq!(screen.end(), "0");
+    screen.ends_with(0);
     drop(again);
 }

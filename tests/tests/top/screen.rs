@@ -10,19 +10,36 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Most looks for something that must happen: 30 s.
 const LOOKS_MAX: u32 = 600;
 
+/// Runs a program, writes the number of its process to a file, and says how it ended.
+const WRAPPER: &str = "\
+    file=$1; shift
+    sh -c 'echo $$ >\"$0\"; exec \"$@\"' \"$file\" \"$@\"
+    echo \"ended with $?.\"
+    exec sleep 1000";
+
 /// A window of a tmux server of its own. Dropping it ends the tmux server and the program.
 pub(crate) struct Screen {
     folder: TempDir,
 }
 
 impl Screen {
-    /// Runs a program in a window of 100 columns and 30 rows. The window stays when the program ends.
+    /// Runs a program in a window of 100 columns and 30 rows.
     pub(crate) fn run(program: &str, args: &[&str]) -> Screen {
         let screen = Screen { folder: TempDir::new().unwrap() };
-        let begin = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", program];
-        let stay = [";", "set-option", "-w", "remain-on-exit", "on"];
-        screen.tmux(&begin.iter().chain(args).chain(&stay).copied().collect::<Vec<_>>());
+        let file = screen.process_file();
+        let begin = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"];
+        let wrapped = ["sh", "-c", WRAPPER, "sh", file.to_str().unwrap(), program];
+        screen.tmux(&begin.iter().chain(&wrapped).chain(args).copied().collect::<Vec<_>>());
         screen
+    }
+
+    /// Returns the number of the program's process.
+    pub(crate) fn process(&self) -> String {
+        std::fs::read_to_string(self.process_file()).unwrap().trim().to_owned()
+    }
+
+    fn process_file(&self) -> PathBuf {
+        self.folder.path().join("process")
     }
 
     /// Presses a key, by its name in tmux.
@@ -69,19 +86,11 @@ impl Screen {
         panic!("not seen: {what}\n{}", self.text());
     }
 
-    /// Waits until the program has ended, and returns its exit code; the terminal must be as it was before.
-    pub(crate) fn end(&self) -> String {
-        for _ in 0..LOOKS_MAX {
-            let (status, signal) = (self.value("pane_dead_status"), self.value("pane_dead_signal"));
-            if status.is_empty() && signal.is_empty() {
-                std::thread::park_timeout(LOOK);
-                continue;
-            }
-            assert_eq!(signal, "", "a signal ended the program");
-            assert_eq!(self.value("alternate_on"), "0", "the view is still on the terminal");
-            return status;
-        }
-        panic!("the program goes on:\n{}", self.text());
+    /// Waits until the program has ended with this exit code; the terminal must be as it was before.
+    pub(crate) fn ends_with(&self, code: u8) {
+        self.wait_for(&format!("ended with {code}."));
+        assert_eq!(self.value("alternate_on"), "0", "the view is still on the terminal");
+        assert_eq!(self.value("cursor_flag"), "1", "the cursor is hidden");
     }
 
     fn socket(&self) -> PathBuf {

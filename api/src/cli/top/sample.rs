@@ -7,6 +7,8 @@ use tiercel_device::{Tier, Timestamp};
 
 /// Number of samples over which rates are computed, so that a rate is a mean over some seconds.
 const SAMPLES: usize = 6;
+/// Tiers that requests can have, in the order of the rows.
+const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Background];
 
 /// Figures of a server at one moment.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +19,8 @@ pub(super) struct Sample {
     pub(super) stage: String,
     pub(super) requests: u64,
     pub(super) max_requests: u64,
+    /// Median and 99th percentile of the durations of the latest steps, ms.
+    pub(super) step_ms: Option<(f64, f64)>,
     /// Device pool, then host pool.
     pub(super) pools: [Pool; 2],
     pub(super) tiers: Vec<TierRow>,
@@ -29,22 +33,32 @@ pub(super) struct Sample {
 /// Blocks of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pool {
-    pub(super) used: u64,
     pub(super) all: u64,
+    /// Blocks in use by the tier of their owner: premium, standard, background; then those of other owners.
+    pub(super) owned: [u64; 4],
+    /// Free blocks whose content can still be found.
+    pub(super) cached: u64,
 }
 
-/// Figures of one tier. What the server does not tell is absent.
+impl Pool {
+    /// Returns the number of blocks in use.
+    pub(super) fn used(&self) -> u64 {
+        self.owned.iter().sum()
+    }
+}
+
+/// Figures of one tier.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TierRow {
     pub(super) tier: Tier,
     pub(super) queued: u64,
-    pub(super) running: Option<u64>,
-    pub(super) preempted: Option<u64>,
+    pub(super) running: u64,
+    pub(super) preempted: u64,
     /// Latencies that have a target: TTFT, TPOT and E2E.
     pub(super) latencies: Vec<Latency>,
 }
 
-/// A latency of a tier's requests over the window of the SloMonitor.
+/// A latency of a tier's requests over the window of the SloMonitor. Figures are absent if the window has no request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Latency {
     /// Name of the latency, such as `TTFT`.
@@ -98,35 +112,73 @@ struct Listing {
 }
 
 impl Sample {
-    /// Reads the figures out of the answers of the control API: the status, and a page of the listing.
+    /// Reads the figures out of the answers of the control API: the document for live views, and a page of the listing.
     ///
     /// # Errors
     /// If an answer does not have the form of this version's.
-    pub(super) fn read(at: Timestamp, status: &Value, listing: Value) -> Result<Sample, String> {
-        let listing: Listing = serde_json::from_value(listing).map_err(|error| {
-            format!("the server's listing has another form than this version's: {error}")
-        })?;
-        let number = |name: &str| status[name].as_u64().unwrap_or(0);
-        let pool = |name: &str| {
-            let all = number(name);
-            Pool { used: all.saturating_sub(number(&format!("{name}_free"))), all }
+    pub(super) fn read(at: Timestamp, live: &Value, listing: Value) -> Result<Sample, String> {
+        let other = |what: &str, why: &dyn std::fmt::Display| {
+            format!("the server's {what} has another form than this version's: {why}")
         };
-        let row = |tier: Tier| TierRow {
-            tier,
-            queued: status["queued"][tier.name()].as_u64().unwrap_or(0),
-            ..TierRow::default()
+        let listing: Listing =
+            serde_json::from_value(listing).map_err(|error| other("listing", &error))?;
+        let number = |pointer: &str| {
+            let found = live.pointer(pointer).and_then(Value::as_u64);
+            found.ok_or_else(|| other("live document", &format_args!("no number {pointer}")))
         };
+        let ms = |name: &str| live["step_time"][name].as_f64();
         Ok(Sample {
             at,
-            stage: status["stage"].as_str().unwrap_or("?").to_owned(),
-            requests: number("requests"),
-            max_requests: number("max_requests"),
-            pools: [pool("device_blocks"), pool("host_blocks")],
-            tiers: [Tier::Premium, Tier::Standard, Tier::Background].map(row).into(),
-            counters: Counters { steps: number("steps"), ..Counters::default() },
+            stage: live["stage"].as_str().unwrap_or("?").to_owned(),
+            requests: number("/engine/requests")?,
+            max_requests: number("/engine/max_requests")?,
+            step_ms: ms("p50_ms").zip(ms("p99_ms")),
+            pools: [pool(&live["pools"]["device"]), pool(&live["pools"]["host"])],
+            tiers: TIERS.map(|tier| tier_row(tier, &live["tiers"][tier.name()])).into(),
+            counters: Counters {
+                steps: number("/counters/steps")?,
+                tokens: number("/counters/output_tokens")?,
+                preemptions: number("/counters/swaps")?
+                    + number("/counters/recomputes")?
+                    + number("/counters/drops")?,
+            },
             total: listing.total,
             rows: listing.requests,
         })
+    }
+}
+
+fn count(of: &Value, name: &str) -> u64 {
+    of[name].as_u64().unwrap_or(0)
+}
+
+fn pool(of: &Value) -> Pool {
+    let owned = ["premium", "standard", "background", "other"].map(|owner| {
+        let blocks = &of["owners"][owner];
+        count(blocks, "held") + count(blocks, "in_transit")
+    });
+    Pool { all: count(of, "total"), owned, cached: count(of, "cached") }
+}
+
+fn tier_row(tier: Tier, of: &Value) -> TierRow {
+    let latency = |(name, key): (&'static str, &str)| {
+        let slo = &of["slo"][key];
+        let known = |field: &str| slo[field].as_f64().filter(|_| count(slo, "samples") > 0);
+        Some(Latency {
+            name,
+            p99_ms: known("p99_ms"),
+            target_ms: slo["target_ms"].as_f64()?,
+            compliance: known("compliance"),
+            headroom: known("headroom"),
+        })
+    };
+    let names = [("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e")];
+    TierRow {
+        tier,
+        queued: count(of, "queued"),
+        running: count(of, "prefill") + count(of, "decode"),
+        preempted: count(of, "preempted") + count(of, "resuming"),
+        latencies: names.into_iter().filter_map(latency).collect(),
     }
 }
 
@@ -134,8 +186,6 @@ impl Sample {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) tokens_per_s: Option<f64>,
-    /// Mean time from the end of a step to the end of the next, ms.
-    pub(super) step_ms: Option<f64>,
     pub(super) preemptions_per_min: Option<f64>,
 }
 
@@ -166,11 +216,9 @@ impl History {
         if seconds <= 0.0 {
             return Rates::default();
         }
-        let steps = last.steps - first.steps;
         let more = |of: fn(&Counters) -> u64| of(last).saturating_sub(of(first)) as f64;
         Rates {
             tokens_per_s: Some(more(|counters| counters.tokens) / seconds),
-            step_ms: (steps > 0).then(|| seconds * 1e3 / steps as f64),
             preemptions_per_min: Some(more(|counters| counters.preemptions) / seconds * 60.0),
         }
     }
@@ -191,15 +239,58 @@ mod tests {
             history.add(Timestamp(second * 1_000_000), counters);
         }
         let rates = history.rates();
-        assert_eq!(rates.tokens_per_s, Some(100.0));
-        assert_eq!((rates.step_ms, rates.preemptions_per_min), (Some(50.0), Some(60.0)));
+        assert_eq!((rates.tokens_per_s, rates.preemptions_per_min), (Some(100.0), Some(60.0)));
         history.add(Timestamp(10_000_000), Counters::default());
         assert_eq!(history.rates(), Rates::default(), "one sample has no rate");
     }
 
     #[test]
+    fn figures_are_read_from_the_live_document() {
+        let blocks = |held: u64, in_transit: u64| json!({"held": held, "in_transit": in_transit});
+        let slo = |samples: u64| {
+            json!({
+                "target_ms": 200.0, "samples": samples, "compliance": 0.5, "headroom": -0.25, "p99_ms": 250.0,
+            })
+        };
+        let premium = json!({
+            "queued": 3, "waiting": 2, "prefill": 1, "decode": 4, "preempted": 5, "resuming": 1,
+            "slo": {"ttft": slo(7), "tpot": slo(0), "e2e": {"target_ms": null, "samples": 0}},
+        });
+        let live = json!({
+            "stage": "ready", "engine": {"requests": 9, "max_requests": 64},
+            "counters": {"steps": 4, "output_tokens": 5, "swaps": 1, "recomputes": 2, "drops": 3},
+            "step_time": {"p50_ms": 10.0, "p99_ms": 20.0}, "tiers": {"premium": premium},
+            "pools": {"device": {"total": 10, "free": 1, "cached": 2, "owners": {
+                "premium": blocks(3, 1), "background": blocks(2, 0), "other": blocks(0, 1),
+            }}},
+        });
+        let row = json!({"id": "a", "seq": 1, "tier": "premium", "slack_ms": -1.5});
+        let listing = json!({"total": 12, "requests": [row]});
+        let sample = Sample::read(Timestamp(5), &live, listing).unwrap();
+        let of_ttft = Latency {
+            name: "TTFT",
+            p99_ms: Some(250.0),
+            target_ms: 200.0,
+            compliance: Some(0.5),
+            headroom: Some(-0.25),
+        };
+        let (p99_ms, compliance, headroom) = (None, None, None);
+        let of_tpot = Latency { name: "TPOT", p99_ms, target_ms: 200.0, compliance, headroom };
+        let (tier, latencies) = (Tier::Premium, vec![of_ttft, of_tpot]);
+        let expected = TierRow { tier, queued: 3, running: 5, preempted: 6, latencies };
+        assert_eq!(sample.tiers[0], expected);
+        let device = Pool { all: 10, owned: [4, 0, 2, 1], cached: 2 };
+        assert_eq!((sample.pools, device.used()), ([device, Pool::default()], 7));
+        assert_eq!(sample.counters, Counters { steps: 4, tokens: 5, preemptions: 6 });
+        assert_eq!((sample.step_ms, sample.total), (Some((10.0, 20.0)), 12));
+        assert_eq!(sample.rows[0].slack_ms, Some(-1.5));
+    }
+
+    #[test]
     fn an_answer_of_another_form_is_an_error_that_says_so() {
-        let error = Sample::read(Timestamp(0), &json!({}), json!({"rows": []})).unwrap_err();
-        assert!(error.contains("another form"), "{error}");
+        for listing in [json!({"rows": []}), json!({"total": 0, "requests": []})] {
+            let error = Sample::read(Timestamp(0), &json!({}), listing).unwrap_err();
+            assert!(error.contains("another form"), "{error}");
+        }
     }
 }

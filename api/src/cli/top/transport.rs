@@ -79,13 +79,13 @@ fn ask(client: &Client, clock: &Clock, orders: &Receiver<Command>, events: &Sync
 }
 
 fn look(client: &Client, clock: &Clock, query: Query) -> Result<Sample, String> {
-    let status = client.get("/control/v1/status", &[]).map_err(reason)?;
+    let live = client.get("/control/v1/live", &[]).map_err(reason)?;
     let limit = ("limit", ROWS_MAX.to_string());
     let sort = query.sort.parameter().map(|sort| ("sort", sort.to_owned()));
     let tier = query.tier.map(|tier| ("tier", tier.name().to_owned()));
     let parameters: Vec<_> = [Some(limit), sort, tier].into_iter().flatten().collect();
     let listing = client.get("/control/v1/requests", &parameters).map_err(reason)?;
-    Sample::read(clock.now(), &status, listing)
+    Sample::read(clock.now(), &live, listing)
 }
 
 fn carry_out(client: &Client, change: &Change) -> Result<String, String> {

@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-const LINES: [&str; 14] = [
+const LINES: [&str; 16] = [
     "up, k / down, j    select a request (page up, page down, home, end too)",
     "r or +             raise it to the next higher tier",
     "l or -             lower it to the next lower tier",
@@ -20,7 +20,9 @@ const LINES: [&str; 14] = [
     "MET: share of a tier's requests that met their target. LEFT: share of",
     "the target that the slowest of 100 requests (P99) leaves, below 0 above",
     "the target; both of the latency that is worst. SLACK: time by which a",
-    "request is ahead of its target. A ! marks what misses its target.",
+    "request is ahead of its target. KV blocks: of premium (P), standard (S),",
+    "background (B) and other (o) requests, cached (-), free (.). A ! marks",
+    "what misses its target.",
 ];
 
 /// Draws the list of keys over the view.

@@ -8,6 +8,7 @@ use ratatui::layout::Constraint;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Row, Table};
+use tiercel_device::Tier;
 
 /// Lines of the table of tiers: a heading, and three tiers.
 pub(super) const TIER_LINES: u16 = 4;
@@ -58,35 +59,58 @@ pub(super) fn speeds(model: &Model, palette: Palette) -> Line<'static> {
     let shown = |value: Option<f64>, digits: usize| {
         value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
     };
-    let of_step = rates.step_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
+    let of_steps = match model.sample.as_ref().and_then(|sample| sample.step_ms) {
+        Some((p50, p99)) => format!("{p50:.1} ms (p99 {p99:.1} ms)"),
+        None => "-".to_owned(),
+    };
     Line::from(vec![
         Span::styled("speed ", palette.heading()),
         Span::raw(format!(
-            "{} tokens/s   a step each {of_step}   {} preemptions/min",
+            "{} tokens/s   step {of_steps}   {} preemptions/min",
             shown(rates.tokens_per_s, 0),
             shown(rates.preemptions_per_min, 1)
         )),
     ])
 }
 
-/// Returns the line of both pools, with bars as wide as there is room.
+/// Returns the line of both pools, with bars as wide as there is room. A letter of a bar says whose blocks these are:
+/// premium's (P), standard's (S), background's (B), or others' (o); cached blocks are a minus, other free ones a dot.
 pub(super) fn pools(model: &Model, palette: Palette, width: u16) -> Line<'static> {
     let pools = model.sample.as_ref().map(|sample| sample.pools).unwrap_or_default();
-    let bar = usize::from(width.saturating_sub(60) / 2).clamp(6, 40);
+    let bar = usize::from(width.saturating_sub(50) / 2).clamp(6, 60);
     let mut parts = vec![Span::styled("KV blocks ", palette.heading())];
     for (name, pool) in ["device", "host"].iter().zip(pools) {
-        let text = match pool.all {
-            0 => format!("{name} none   "),
-            _ => format!("{name} [{}] {}/{}   ", bar_of(pool, bar), pool.used, pool.all),
-        };
-        parts.push(Span::raw(text));
+        if pool.all == 0 {
+            parts.push(Span::raw(format!("{name} none   ")));
+            continue;
+        }
+        parts.push(Span::raw(format!("{name} [")));
+        parts.extend(bar_of(&pool, bar, palette));
+        parts.push(Span::raw(format!("] {}/{}   ", pool.used(), pool.all)));
     }
     Line::from(parts)
 }
 
-fn bar_of(pool: Pool, width: usize) -> String {
-    let filled = (pool.used as usize * width).div_ceil(pool.all.max(1) as usize).min(width);
-    format!("{}{}", "#".repeat(filled), ".".repeat(width - filled))
+/// Returns the bar of a pool. An owner of few blocks has a letter too, as far as there is room.
+fn bar_of(pool: &Pool, width: usize, palette: Palette) -> Vec<Span<'static>> {
+    let owners = [
+        ("P", palette.tier(Tier::Premium)),
+        ("S", palette.tier(Tier::Standard)),
+        ("B", palette.tier(Tier::Background)),
+        ("o", Style::new()),
+        ("-", Style::new()),
+    ];
+    let counts = pool.owned.into_iter().chain([pool.cached]);
+    let mut room = width;
+    let mut spans: Vec<Span<'static>> = Vec::new();
+    for ((letter, style), blocks) in owners.into_iter().zip(counts) {
+        let exact = blocks as f64 * width as f64 / pool.all as f64;
+        let letters = if blocks == 0 { 0 } else { (exact.round() as usize).max(1).min(room) };
+        room -= letters;
+        spans.push(Span::styled(letter.repeat(letters), style));
+    }
+    spans.push(Span::raw(".".repeat(room)));
+    spans
 }
 
 /// Returns the table of tiers. A tier has a row, with as many of its latencies as there is room for.
@@ -103,7 +127,6 @@ pub(super) fn tiers(model: &Model, palette: Palette, width: u16) -> Table<'stati
 }
 
 fn row(tier: &TierRow, latencies: usize, palette: Palette) -> Row<'static> {
-    let known = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
     let least =
         |of: fn(&Latency) -> Option<f64>| tier.latencies.iter().filter_map(of).reduce(f64::min);
     let percent = |share: Option<f64>| {
@@ -113,8 +136,8 @@ fn row(tier: &TierRow, latencies: usize, palette: Palette) -> Row<'static> {
     let mut cells = vec![
         Cell::from(Span::styled(tier.tier.name(), palette.tier(tier.tier))),
         Cell::from(tier.queued.to_string()),
-        Cell::from(known(tier.running)),
-        Cell::from(known(tier.preempted)),
+        Cell::from(tier.running.to_string()),
+        Cell::from(tier.preempted.to_string()),
         Cell::from(percent(least(|latency| latency.compliance))),
         Cell::from(Span::styled(percent(left), style(left, palette))),
     ];
@@ -123,11 +146,15 @@ fn row(tier: &TierRow, latencies: usize, palette: Palette) -> Row<'static> {
 }
 
 fn of_latency(latency: &Latency, palette: Palette) -> Cell<'static> {
-    let target = duration(latency.target_ms / 1e3);
-    let p99 = latency.p99_ms.map_or("-".to_owned(), |ms| duration(ms / 1e3));
+    let (target, p99) = (short(latency.target_ms), latency.p99_ms.map_or("-".to_owned(), short));
     let mark = if latency.headroom.is_some_and(|left| left < 0.0) { "!" } else { "" };
     let text = format!("{} {p99}/{target}{mark}", latency.name);
     Cell::from(Span::styled(text, style(latency.headroom, palette)))
+}
+
+/// Returns a duration in ms, with a decimal if it is short.
+fn short(ms: f64) -> String {
+    if ms < 10.0 { format!("{ms:.1}ms") } else { duration(ms / 1e3) }
 }
 
 /// Returns the style of a figure whose headroom this is.

@@ -34,8 +34,8 @@ fn sample(at: Timestamp) -> Sample {
     let premium = TierRow {
         tier: Tier::Premium,
         queued: 3,
-        running: Some(12),
-        preempted: Some(4),
+        running: 12,
+        preempted: 4,
         latencies: vec![latency(-0.25)],
     };
     Sample {
@@ -43,7 +43,8 @@ fn sample(at: Timestamp) -> Sample {
         stage: "ready".into(),
         requests: 40,
         max_requests: 1_024,
-        pools: [Pool { used: 30, all: 60 }, Pool { used: 0, all: 0 }],
+        step_ms: Some((50.0, 61.5)),
+        pools: [Pool { all: 60, owned: [20, 0, 12, 1], cached: 8 }, Pool::default()],
         tiers: vec![premium, TierRow { tier: Tier::Background, ..TierRow::default() }],
         counters: Counters { steps: at.0 / 50_000, tokens: at.0 / 10_000, preemptions: 0 },
         total: 40,
@@ -82,8 +83,8 @@ fn the_usual_terminal_shows_every_part() {
         &drawn,
         &[
             "tiercel top  http://127.0.0.1:8081  ready  40 of 1024 requests",
-            "speed 100 tokens/s   a step each 50.0 ms   0.0 preemptions/min",
-            "device [#####.....] 30/60",
+            "speed 100 tokens/s   step 50.0 ms (p99 61.5 ms)   0.0 preemptions/min",
+            "device [PPPPPBBBo--....] 33/60",
             "host none",
             "premium    3      12   4         98%  -25%  TTFT 250ms/200ms!",
             "REQUESTS 40: all tiers, least slack first",
