@@ -8,6 +8,7 @@ use crate::messages::{
     Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop,
     StopAdmitting, Submit, TakeSnapshot,
 };
+use crate::recording::{Origin, Recorder};
 use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage, Work,
 };
@@ -44,6 +45,7 @@ struct Shared {
     obituary: Obituary,
     /// Number of recordings that were asked for.
     recordings: AtomicU64,
+    recorder: Arc<Recorder>,
 }
 
 /// Response stream of an accepted sequence. Dropping it cancels the sequence, whatever its phase is.
@@ -51,6 +53,7 @@ pub struct TokenStream {
     seq: SeqId,
     tier: Tier,
     events: mpsc::Receiver<StreamEvent>,
+    recorder: Arc<Recorder>,
     stop: Recipient<Stop>,
     cancel: Recipient<Cancel>,
 }
@@ -82,7 +85,9 @@ impl TokenStream {
 
     /// Returns the next event (token or end) of the sequence; `None` after the last event, or if the engine stopped.
     pub async fn next(&mut self) -> Option<StreamEvent> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        self.recorder.taken(self.seq, event.as_ref());
+        event
     }
 }
 
@@ -91,6 +96,7 @@ impl Drop for TokenStream {
         // Cancel the sequence whenever its stream is dropped, even if the sequence has ended: the scheduler then does
         // not know it and does nothing.
         self.cancel.do_send(Cancel(self.seq));
+        self.recorder.left(self.seq);
     }
 }
 
@@ -103,6 +109,7 @@ impl EngineHandle {
                 permits: Arc::new(Semaphore::new(max_requests as usize)),
                 max_requests,
                 buffer: facts.settings.stream.buffer_tokens as usize + RESERVED_EVENTS,
+                recorder: Arc::new(Recorder::new(facts.clock.clone())),
                 facts,
                 obituary,
                 recordings: AtomicU64::new(0),
@@ -136,11 +143,39 @@ impl EngineHandle {
         &self.shared.facts.clock
     }
 
+    /// Returns the recorder of the engine's traffic.
+    pub fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
     /// Takes a permit and submits the request to admission. Returns the response stream of the accepted request.
     ///
     /// # Errors
     /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
+        self.submit_as(request, None).await
+    }
+
+    /// Submits a request like [`EngineHandle::submit`]. A recording that runs holds the request under `origin`, also if
+    /// the request is refused.
+    ///
+    /// # Errors
+    /// The same as of [`EngineHandle::submit`].
+    pub async fn submit_as(
+        &self,
+        request: Request,
+        origin: Option<&Origin>,
+    ) -> Result<TokenStream, Refusal> {
+        let recorder = &self.shared.recorder;
+        let place = recorder.arrived(&request, origin);
+        let answer = self.offer(request).await;
+        if let Some(place) = place {
+            recorder.answered(place, answer.as_ref().ok().map(TokenStream::seq));
+        }
+        answer
+    }
+
+    async fn offer(&self, request: Request) -> Result<TokenStream, Refusal> {
         let (tier, tenant, returning) = (request.tier, request.salt, request.returning);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
@@ -159,7 +194,8 @@ impl EngineHandle {
         let seq = answer.map_err(|_| Refusal::EngineStopped)??;
         let scheduler = &self.shared.actors.scheduler;
         let (stop, cancel) = (scheduler.clone().recipient(), scheduler.clone().recipient());
-        Ok(TokenStream { seq, tier, events, stop, cancel })
+        let recorder = Arc::clone(&self.shared.recorder);
+        Ok(TokenStream { seq, tier, events, recorder, stop, cancel })
     }
 
     /// Tells admission about requests that were refused without its decision (for lack of a permit, or with another

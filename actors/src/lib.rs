@@ -10,6 +10,7 @@ pub mod kit;
 mod lifeline;
 pub mod messages;
 mod observed;
+pub mod recording;
 mod request;
 mod scheduler;
 mod slo_monitor;
