@@ -21,7 +21,9 @@ mod table;
 mod tally;
 mod tls;
 
-pub use calibrate::{CalibrateError, Calibration, calibrate, calibration_workload};
+pub use calibrate::{
+    CalibrateError, Calibration, FittedProfile, ServerFacts, calibrate, calibration_workload,
+};
 pub use prompt::PromptForm;
 pub use report::{FailureCount, Report, TierReport};
 pub use run::{BenchError, Limits, Progress, Target, run};

@@ -95,6 +95,7 @@ mod tests {
             at_us: 0,
             prefix: None,
             blocks: None,
+            recorded: None,
             prompt_tokens: 300,
             output_tokens: 1,
         }

@@ -187,6 +187,7 @@ mod tests {
         let planned = Planned {
             prefix: None,
             blocks: None,
+            recorded: None,
             class: 0,
             stream: 0,
             number: 0,

@@ -5,22 +5,26 @@
 //! |---|---|
 //! | `observed.rs` | asks the server for the records of its steps and for its request counts and TTFT sums by tier |
 //! | `fit.rs` | least squares without negative costs |
+//! | `profile.rs` | makes the profile of a server from its steps |
 //! | `spread.rs` | estimates the noise around the fitted costs |
 
 mod fit;
 mod observed;
+mod profile;
 mod spread;
+
+pub use profile::{FittedProfile, ServerFacts};
 
 use crate::http::{Endpoint, HttpError};
 use crate::report::Report;
 use crate::run::{BenchError, Progress, Target, run};
-use fit::{fit, predicted};
+use fit::fit;
 use futures_util::future::{Either, select};
 use observed::{MAX_STEPS, StepsPage, TierCounts, counts};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::pin::pin;
-use tiercel_device::{Clock, HostCosts, MockProfile, ServerSizes, StepRecord};
+use tiercel_device::{Clock, HostCosts, MockProfile, StepRecord};
 use tiercel_workload::Workload;
 
 /// Default workload of a calibration.
@@ -51,9 +55,6 @@ ignore_eos = true
 const LOOK_US: u64 = 1_000_000;
 /// Minimum number of step records that a calibration needs to fit a device profile.
 const LEAST_STEPS: usize = 200;
-/// Number of cost columns in the linear model of a step's device time: the fixed cost per step, then the costs in the
-/// order of `MockProfile`'s fields.
-const COSTS: usize = 6;
 
 /// Result of a calibration: a device profile fitted to a running server, and facts about that server.
 #[derive(Debug, Clone)]
@@ -180,90 +181,14 @@ fn outside(
     HostCosts { request_us, prompt_token_us, ..HostCosts::default() }
 }
 
-/// Returns the amounts of work in a step that its device time is fitted to, such as decode tokens, prefill tokens and
-/// KV tokens read; one column per cost.
-fn work(step: &StepRecord) -> [f64; COSTS] {
-    [
-        1.0,
-        f64::from(step.decode_tokens),
-        f64::from(step.prefill_tokens),
-        step.kv_tokens as f64,
-        step.prefill_context as f64,
-        f64::from(u8::from(step.prefill_tokens > 0)),
-    ]
-}
-
 fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration {
     let StepsPage { device, measured, settings, standard_tpot_ms, steps } = page;
-    let rows: Vec<_> = steps.iter().map(|step| (work(step), step.device_us as f64)).collect();
-    let costs = fit(&rows).expect("there are more steps than costs");
-    let ratio = |(columns, us): &([f64; COSTS], f64)| us / predicted(&costs, columns).max(1.0);
-    let off = rows.iter().map(|row| (ratio(row) - 1.0).abs()).sum::<f64>();
-    let error_percent = 100.0 * off / rows.len() as f64;
-    let when = steps.iter().map(|step| step.ended_at_us as f64 / 1e6);
-    let ratios: Vec<_> = when.zip(rows.iter().map(ratio)).collect();
-    let [
-        step_base_us,
-        decode_token_us,
-        prefill_token_us,
-        kv_token_us,
-        prefill_context_us,
-        prefill_step_us,
-    ] = costs;
-    let [step_us, sequence_us] = between_steps(&steps);
-    let profile = MockProfile {
-        name: format!("calibrated-{}", report.model),
-        step_base_us,
-        decode_token_us,
-        prefill_token_us,
-        kv_token_us,
-        prefill_context_us,
-        prefill_step_us,
-        // A server without a host pool copies no blocks, so the link speed of its profile may be any positive number.
-        link_bytes_per_s: if measured.link_bytes_per_s > 0.0 {
-            measured.link_bytes_per_s
-        } else {
-            1e9
-        },
-        kv_bytes_per_token: (device.block_bytes / u64::from(device.block_size.max(1))).max(1),
-        block_size: device.block_size,
-        device_blocks: device.device_blocks,
-        host_blocks: device.host_blocks,
-        vocab_size: device.vocab_size,
-        max_model_len: device.max_model_len,
-        max_steps_in_flight: device.max_steps_in_flight,
-        server: sizes(&settings),
-        told: Some(measured),
-        host: HostCosts { step_us, sequence_us, ..outside },
-        noise: spread::spread(&ratios),
-    };
+    let server = ServerFacts { device: &device, measured, settings: &settings };
+    let name = format!("calibrated-{}", report.model);
+    let fitted = server.fitted(name, &steps, outside).expect("there are more steps than costs");
+    let FittedProfile { profile, error_percent, .. } = fitted;
     let steps = steps.len();
     Calibration { profile, settings, standard_tpot_ms, steps, error_percent, report }
-}
-
-/// Fits the time that the host needs between the end of a step and the start of the next, us: a fixed part, and a part
-/// for each sequence that decodes in the next step.
-fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
-    let row = |step: &StepRecord| {
-        let around = step.elapsed_us.saturating_sub(step.device_us) + step.host_us?;
-        Some(([1.0, f64::from(step.decode_tokens)], around as f64))
-    };
-    let rows: Vec<_> = steps.iter().filter_map(row).collect();
-    fit(&rows).unwrap_or_default()
-}
-
-/// Reads the server's limits that the simulator shall copy, such as `max_num_seqs`, from the engine settings; `None`
-/// for a setting that is missing.
-fn sizes(settings: &Value) -> ServerSizes {
-    let number = |pointer: &str| settings.pointer(pointer).and_then(Value::as_u64);
-    let count = |pointer: &str| number(pointer).and_then(|number| u32::try_from(number).ok());
-    ServerSizes {
-        max_num_seqs: count("/scheduler/max_num_seqs"),
-        max_num_batched_tokens: count("/scheduler/max_num_batched_tokens"),
-        max_requests: count("/admission/max_requests"),
-        max_queued_requests_per_tier: count("/admission/max_queued_requests_per_tier"),
-        max_queued_tokens_per_tier: number("/admission/max_queued_tokens_per_tier"),
-    }
 }
 
 #[cfg(test)]
@@ -275,31 +200,5 @@ mod tests {
         assert_eq!(calibration_workload().problem(), None);
         let probe: Workload = toml::from_str(PROBE).unwrap();
         assert_eq!(probe.problem(), None);
-    }
-
-    #[test]
-    fn what_is_between_two_steps_is_split_into_a_fixed_part_and_one_for_each_sequence() {
-        let step = |i: u32| StepRecord {
-            decode_tokens: i % 32,
-            device_us: 5_000,
-            elapsed_us: 5_100,
-            host_us: (!i.is_multiple_of(10)).then_some(u64::from(200 + 10 * (i % 32))),
-            ..StepRecord::default()
-        };
-        let steps: Vec<StepRecord> = (0..400).map(step).collect();
-        let [fixed, each] = between_steps(&steps);
-        assert!((fixed - 300.0).abs() < 1.0 && (each - 10.0).abs() < 0.1, "{fixed} {each}");
-        assert_eq!(between_steps(&[]), [0.0, 0.0]);
-    }
-
-    #[test]
-    fn the_servers_sizes_are_those_of_its_settings() {
-        let settings = serde_json::json!({
-            "scheduler": {"max_num_seqs": 7, "max_num_batched_tokens": 99},
-            "admission": {"max_queued_tokens_per_tier": 1_u64 << 40},
-        });
-        let sizes = sizes(&settings);
-        assert_eq!((sizes.max_num_seqs, sizes.max_num_batched_tokens), (Some(7), Some(99)));
-        assert_eq!((sizes.max_requests, sizes.max_queued_tokens_per_tier), (None, Some(1 << 40)));
     }
 }

@@ -15,7 +15,14 @@ use tokio::sync::Notify;
 
 /// Traffic class of `requests` requests that are all due at the start of the run.
 fn burst(tier: Tier, requests: usize) -> Class {
-    let entry = TraceEntry { line: 1, at_s: 0.0, prompt_tokens: 9, output_tokens: 4, blocks: None };
+    let entry = TraceEntry {
+        line: 1,
+        at_s: 0.0,
+        prompt_tokens: 9,
+        output_tokens: 4,
+        blocks: None,
+        recorded: None,
+    };
     Class {
         tier,
         arrival: Arrival::Trace(Trace::of(vec![entry; requests])),
@@ -153,6 +160,7 @@ async fn equal_blocks_of_a_trace_are_sent_as_equal_text_whatever_the_tier() {
         prompt_tokens: 600,
         output_tokens: 4,
         blocks: Some(names.to_vec().into()),
+        recorded: None,
     };
     let trace = Trace::of((0..6).map(|n| entry(n, [5, 10 + u64::from(n)])).collect());
     let share = |tier, share| Class { arrival: Arrival::Share(share), ..burst(tier, 0) };

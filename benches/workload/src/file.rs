@@ -2,6 +2,7 @@
 //! an error that names the file, the field and the allowed values.
 
 use crate::length::Length;
+use crate::recording::{Recording, is_recording};
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -275,11 +276,15 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Reads and checks a workload file and the files of recorded traffic that it names.
+    /// Reads and checks a workload file and the files of recorded traffic that it names. The file may also be a
+    /// [`Recording`].
     ///
     /// # Errors
     /// [`WorkloadError`], which says which file is wrong and what is wrong in it.
     pub fn load(path: &Path) -> Result<Workload, WorkloadError> {
+        if is_recording(path) {
+            return Recording::load(path).map(|recording| recording.workload);
+        }
         let text = read_limited(path, MAX_FILE_BYTES)?;
         let mut workload: Workload = toml::from_str(&text).map_err(|error| {
             WorkloadError::Parse { path: path.to_owned(), problem: error.to_string() }

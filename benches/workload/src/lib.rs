@@ -10,6 +10,7 @@ mod file;
 mod length;
 mod measure;
 mod random;
+mod recording;
 mod schedule;
 mod text;
 mod trace;
@@ -22,6 +23,10 @@ pub use file::{
 pub use length::{Length, LogNormal, MAX_TOKENS, Mixture, Uniform};
 pub use measure::{Compliance, Latencies, Summary};
 pub use random::Random;
+pub use recording::{
+    MAX_RECORDED, Outcome, RECORDING_FORMAT, RecordedRequest, Recording, RecordingHeader, Seen,
+    TextPiece,
+};
 pub use schedule::{Planned, SharedPrefix, arrivals, closed_request, seconds};
 pub use text::Text;
 pub use trace::{BLOCK_TOKENS, Trace, TraceEntry};

@@ -4,11 +4,12 @@
 
 use crate::file::{Arrival, Bursts, Class, Poisson, Prefix, Workload};
 use crate::random::Random;
+use crate::recording::RecordedRequest;
 use crate::trace::TraceEntry;
 use std::sync::Arc;
 
 /// One request that a workload sends, computed ahead of the run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
     /// Index of the request's traffic class in the workload.
     pub class: usize,
@@ -23,10 +24,20 @@ pub struct Planned {
     pub prefix: Option<SharedPrefix>,
     /// Content hashes of the prompt's blocks, if recorded traffic names them ([`TraceEntry::blocks`]).
     pub blocks: Option<Arc<[u64]>>,
+    /// The sequence of a [`Recording`](crate::Recording) that the request replays, if it does.
+    pub recorded: Option<Arc<RecordedRequest>>,
     /// Length of the prompt, shared prefix included, tokens.
     pub prompt_tokens: u32,
     /// Length of the output, tokens.
     pub output_tokens: u32,
+}
+
+impl Planned {
+    /// Whether the request counts in results. A recorded sequence that was live when the recording began does not: only
+    /// its load matters.
+    pub fn counts(&self) -> bool {
+        self.recorded.as_ref().is_none_or(|recorded| recorded.before.is_none())
+    }
 }
 
 /// Shared prefix of several prompts, like a system prompt.
@@ -57,7 +68,8 @@ pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Plann
                 let TraceEntry { prompt_tokens, output_tokens, .. } = *entry;
                 let drawn = (None, prompt_tokens, output_tokens);
                 let planned = planned(class, 0, number, spec.start_s + at_s, drawn);
-                Some(Planned { blocks: entry.blocks.clone(), ..planned })
+                let (blocks, recorded) = (entry.blocks.clone(), entry.recorded.clone());
+                Some(Planned { blocks, recorded, ..planned })
             }
             Arrival::Closed(_) => None,
         })
@@ -121,6 +133,7 @@ fn planned(
         at_us: seconds(at_s),
         prefix,
         blocks: None,
+        recorded: None,
         prompt_tokens,
         output_tokens,
     }
@@ -247,7 +260,7 @@ mod tests {
     }
 
     fn entry(line: u32, at_s: f64) -> TraceEntry {
-        TraceEntry { line, at_s, prompt_tokens: 3, output_tokens: 4, blocks: None }
+        TraceEntry { line, at_s, prompt_tokens: 3, output_tokens: 4, blocks: None, recorded: None }
     }
 
     #[test]

@@ -51,6 +51,7 @@ mod tests {
             at_us: 0,
             prefix,
             blocks: blocks.map(|names| names.to_vec().into()),
+            recorded: None,
             prompt_tokens: 1100,
             output_tokens: 1,
         }

@@ -11,15 +11,17 @@ pub(super) const MAX_TRACE_BYTES: u64 = 2 << 30;
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
 /// Reader of the lines of a text file, without their line ends (LF or CR LF).
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     bytes: Vec<u8>,
     number: u32,
+    /// Maximum length of a line, bytes.
+    most: u64,
 }
 
 /// Reason why the next line of a file of recorded traffic cannot be returned.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The file of recorded traffic cannot be read.
     Read(io::Error),
     /// A line of the file is too long, is no UTF-8, or is refused: the number of the line, and what is wrong with it.
@@ -27,7 +29,7 @@ pub(super) enum Fault {
 }
 
 /// Opens a file of recorded traffic for reading line by line.
-pub(super) fn open(path: &Path) -> io::Result<Lines<File>> {
+pub(crate) fn open(path: &Path) -> io::Result<Lines<File>> {
     let file = File::open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
@@ -41,21 +43,28 @@ pub(super) fn open(path: &Path) -> io::Result<Lines<File>> {
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn of(reader: R) -> Lines<R> {
-        Lines { reader: BufReader::new(reader), bytes: Vec::new(), number: 0 }
+    pub(crate) fn of(reader: R) -> Lines<R> {
+        Lines { reader: BufReader::new(reader), bytes: Vec::new(), number: 0, most: MAX_LINE_BYTES }
+    }
+
+    /// Allows lines of up to `most` bytes.
+    pub(crate) fn up_to(mut self, most: u64) -> Lines<R> {
+        self.most = most;
+        self
     }
 
     /// Returns the next line of the file and its number, counted from 1; `None` at the end of the file.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, &str)>, Fault> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, &str)>, Fault> {
         self.bytes.clear();
-        let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES + 1);
+        let most = self.most;
+        let mut limited = self.reader.by_ref().take(most + 1);
         limited.read_until(b'\n', &mut self.bytes).map_err(Fault::Read)?;
         if self.bytes.is_empty() {
             return Ok(None);
         }
         self.number += 1;
-        if self.bytes.len() as u64 > MAX_LINE_BYTES {
-            return Err(Fault::Line(self.number, format!("has more than {MAX_LINE_BYTES} bytes")));
+        if self.bytes.len() as u64 > most {
+            return Err(Fault::Line(self.number, format!("has more than {most} bytes")));
         }
         let text = std::str::from_utf8(&self.bytes)
             .map_err(|_| Fault::Line(self.number, "is not UTF-8 text".into()))?;

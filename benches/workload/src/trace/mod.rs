@@ -13,7 +13,7 @@
 mod azure;
 mod burstgpt;
 mod format;
-mod lines;
+pub(crate) mod lines;
 mod mooncake;
 mod native;
 mod share;
@@ -23,6 +23,7 @@ pub use mooncake::BLOCK_TOKENS;
 pub(crate) use share::{Part, ROUNDING, shares_before};
 
 use crate::file::WorkloadError;
+use crate::recording::RecordedRequest;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub struct TraceEntry {
     /// Content hashes of the prompt's blocks of [`BLOCK_TOKENS`] tokens, of which the last may be shorter: blocks with
     /// equal hashes have equal text. `None` if the format has no hashes.
     pub blocks: Option<Arc<[u64]>>,
+    /// The sequence of a [`Recording`](crate::Recording) that the request is; `None` in other recorded traffic.
+    pub recorded: Option<Arc<RecordedRequest>>,
 }
 
 fn one() -> f64 {

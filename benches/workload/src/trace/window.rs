@@ -126,7 +126,9 @@ impl Window {
             ));
         }
         let at_s = within_ns as f64 / 1e9;
-        self.entries.push(TraceEntry { line, at_s, prompt_tokens, output_tokens, blocks });
+        let recorded = None;
+        let entry = TraceEntry { line, at_s, prompt_tokens, output_tokens, blocks, recorded };
+        self.entries.push(entry);
         Ok(false)
     }
 

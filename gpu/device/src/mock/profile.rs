@@ -1,7 +1,7 @@
 //! Profiles of the mock device: its speed and sizes, read from TOML.
 
 use super::host::{HostCosts, StepNoise};
-use crate::{DeviceInfo, DeviceProfile};
+use crate::{DeviceInfo, DeviceProfile, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -45,6 +45,11 @@ pub struct MockProfile {
     pub max_model_len: u32,
     /// Most steps in flight at once.
     pub max_steps_in_flight: u32,
+    /// Pace of the device over time: for each second from the start of the engine, the factor on the duration of the
+    /// steps that begin in it. Steps that begin later have the factor 1. A recording of a real server has it, because a
+    /// machine is faster at one time than at another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pace: Vec<f64>,
     /// Settings of a server with this device (batch size, queue limits), where they differ from the defaults.
     #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
     pub server: ServerSizes,
@@ -177,7 +182,11 @@ impl MockProfile {
         toml::to_string(self).expect("plain numbers and tables always serialize")
     }
 
-    fn check(&self) -> Result<(), MockProfileError> {
+    /// Checks that every value of the profile can be used.
+    ///
+    /// # Errors
+    /// [`MockProfileError::Value`], which names the first field that cannot be used.
+    pub fn check(&self) -> Result<(), MockProfileError> {
         let costs = [
             ("step_base_us", self.step_base_us),
             ("decode_token_us", self.decode_token_us),
@@ -211,6 +220,9 @@ impl MockProfile {
                 return Err(MockProfileError::Value { field, must: "at least 1" });
             }
         }
+        if !self.pace.iter().all(|factor| (0.01..=100.0).contains(factor)) {
+            return Err(MockProfileError::Value { field: "pace", must: "factors from 0.01 to 100" });
+        }
         if let Some((field, must)) = self.noise.problem() {
             return Err(MockProfileError::Value { field, must });
         }
@@ -232,6 +244,12 @@ impl MockProfile {
             prefill_context_us: self.prefill_context_us,
             link_bytes_per_s: self.link_bytes_per_s,
         })
+    }
+
+    /// Returns the factor on the duration of a step that begins at `now`, by the device's pace.
+    pub(super) fn pace_at(&self, now: Timestamp) -> f64 {
+        let second = usize::try_from(now.0 / 1_000_000).unwrap_or(usize::MAX);
+        self.pace.get(second).copied().unwrap_or(1.0)
     }
 
     /// Returns the sizes and limits of the device that the engine plans with.
@@ -268,6 +286,18 @@ mod tests {
         profile.noise.slow_s = 4.0;
         let again = MockProfile::parse(&profile.to_toml()).expect("its own text");
         assert_eq!(again, profile);
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_second() {
+        let mut profile = MockProfile::named("tiny").expect("built in");
+        profile.pace = vec![2.0, 0.5];
+        let at = [0, 999_999, 1_000_000, 2_000_000].map(|us| profile.pace_at(Timestamp(us)));
+        assert_eq!(at, [2.0, 2.0, 0.5, 1.0]);
+        assert_eq!(MockProfile::parse(&profile.to_toml()).expect("its own text"), profile);
+        profile.pace[1] = 0.0;
+        let wrong = profile.check().expect_err("no step takes no time").to_string();
+        assert!(wrong.contains("pace"), "{wrong}");
     }
 
     /// Last line of the TOML text of the device profile `tiny`, after which the tests may add tables.

@@ -195,8 +195,8 @@ impl Engine {
         let work = Work::of(batch, &self.sequences);
         let now = self.options.clock.now();
         let base_factor = self.options.drift.as_ref().map_or(1.0, |drift| drift.factor(now));
-        let factor = noise * slow * self.own_noise.factor(now);
         let profile = &self.options.profile;
+        let factor = noise * slow * profile.pace_at(now) * self.own_noise.factor(now);
         let host_us = if waited { profile.host.before_step_us(work.decode_tokens) } else { 0.0 };
         let device_us = step_us(profile, base_factor, work) * factor;
         (host_us.round() as u64, device_us.round() as u64)
