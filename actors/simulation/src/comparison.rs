@@ -221,6 +221,7 @@ mod tests {
             refused: 0,
             turned_away: 0,
             failed: 0,
+            left: 0,
             unfinished: 0,
             preempted: 0,
             ttft_ms: None,

@@ -2,9 +2,10 @@
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::{Outcome, Totals};
+use crate::replay::END_TOKEN;
 use crate::sizes::Sizes;
 use crate::trace::{Gate, Section};
-use crate::traffic::{END_TOKEN, Seen, Traffic};
+use crate::traffic::{Seen, Traffic};
 use std::rc::Rc;
 use tiercel_actors::trace::Record;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, TierSlo};
@@ -123,7 +124,7 @@ impl Experiment {
     }
 
     /// Returns the simulated time at which the run ends.
-    fn end(&self) -> Timestamp {
+    pub(crate) fn end(&self) -> Timestamp {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
 
@@ -146,7 +147,7 @@ impl Experiment {
         Ok(())
     }
 
-    fn engine_settings(&self) -> EngineSettings {
+    pub(crate) fn engine_settings(&self) -> EngineSettings {
         let mut settings = self.settings.clone();
         let SloSettings { premium, standard, background, .. } = &mut settings.slo;
         for class in &self.workload.classes {
@@ -173,7 +174,7 @@ impl Experiment {
         settings
     }
 
-    fn device(&self, clock: Clock) -> MockOptions {
+    pub(crate) fn device(&self, clock: Clock) -> MockOptions {
         let options = MockOptions::new(self.profile.clone(), clock);
         let sizes = self.sizes();
         MockOptions {

@@ -74,6 +74,10 @@ pub struct TierOutcome {
     pub turned_away: u64,
     /// Number of requests that ended with an error.
     pub failed: u64,
+    /// Number of requests whose clients left before their output was complete. Their latencies count as the time waited
+    /// until then.
+    #[serde(default)]
+    pub left: u64,
     /// Number of requests that were still running at the end of the run. Their latencies count as the time waited until
     /// then (a lower bound), and their TPOT is an estimate.
     pub unfinished: u64,
@@ -119,7 +123,7 @@ impl Outcome {
         let window_s = window.end - window.start;
         let due = Timestamp(seconds(window.start))..Timestamp(seconds(window.end));
         let mut tallies: [Tally; 4] = Default::default();
-        for record in seen.records.iter().filter(|record| due.contains(&record.due)) {
+        for record in seen.records.iter().filter(|record| record.counts(&due)) {
             tallies[record.tier.index()].add(workload, record, end);
         }
         let mut all = Tally::default();
@@ -179,7 +183,7 @@ fn classes(
 ) -> Vec<TierOutcome> {
     let window = workload.window_s();
     let mut tallies = vec![Tally::default(); workload.classes.len()];
-    for record in seen.records.iter().filter(|record| due.contains(&record.due)) {
+    for record in seen.records.iter().filter(|record| record.counts(due)) {
         tallies[record.planned.class].add(workload, record, end);
     }
     let all = workload.classes.iter().zip(tallies).enumerate();
@@ -205,7 +209,7 @@ fn fairness(
     end: Timestamp,
 ) -> f64 {
     let mut sums = vec![(0.0, 0_u64); workload.classes.len()];
-    for record in records.iter().filter(|record| due.contains(&record.due)) {
+    for record in records.iter().filter(|record| record.counts(due)) {
         let sum = &mut sums[record.planned.class];
         sum.1 += 1;
         if let Some(e2e_ms) = record.latencies(end).e2e_ms.filter(|ms| *ms > 0.0) {
@@ -231,6 +235,7 @@ struct Tally {
     refused: u64,
     turned_away: u64,
     failed: u64,
+    left: u64,
     unfinished: u64,
     preempted: u64,
     ttft_ms: Vec<f64>,
@@ -251,6 +256,7 @@ impl Tally {
                 self.turned_away += 1;
             }
             Ending::Failed => self.failed += 1,
+            Ending::Left(_) => self.left += 1,
             Ending::Unfinished => self.unfinished += 1,
         }
         self.preempted += u64::from(record.preemptions > 0);
@@ -272,6 +278,7 @@ impl Tally {
         self.refused += other.refused;
         self.turned_away += other.turned_away;
         self.failed += other.failed;
+        self.left += other.left;
         self.unfinished += other.unfinished;
         self.preempted += other.preempted;
         self.ttft_ms.extend(&other.ttft_ms);
@@ -291,6 +298,7 @@ impl Tally {
             refused: self.refused,
             turned_away: self.turned_away,
             failed: self.failed,
+            left: self.left,
             unfinished: self.unfinished,
             preempted: self.preempted,
             ttft_ms: Summary::of(self.ttft_ms),
@@ -331,6 +339,7 @@ mod tests {
             at_us: seconds(due_s),
             prefix: None,
             blocks: None,
+            recorded: None,
             prompt_tokens: 10,
             output_tokens: 3,
         };

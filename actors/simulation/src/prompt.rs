@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 use tiercel_device::TokenId;
-use tiercel_workload::{Planned, Random};
+use tiercel_workload::{Planned, Random, RecordedRequest};
+
+/// Part of the seed of texts of recorded sequences.
+const RECORDED: u64 = 0x7265_636f_7264;
 
 /// Makes the prompt of a simulated request from random tokens of 1 to `last_token`. A text that prompts share (a prefix
 /// or named blocks) has the same tokens in each. The last prompt token tells the mock device the length of the output.
 pub(crate) fn prompt(seed: u64, last_token: TokenId, planned: &Planned) -> Arc<[TokenId]> {
+    if let Some(recorded) = &planned.recorded {
+        return of_recorded(seed, last_token, recorded, planned.output_tokens);
+    }
     let tokens = u64::from(last_token);
     let length = planned.prompt_tokens as usize;
     let mut prompt = Vec::with_capacity(length);
@@ -24,6 +30,31 @@ pub(crate) fn prompt(seed: u64, last_token: TokenId, planned: &Planned) -> Arc<[
     prompt.into()
 }
 
+/// Makes the prompt of a recorded sequence: pieces of the texts of recorded sequences, so that prompts that began alike
+/// do so again.
+fn of_recorded(
+    seed: u64,
+    last_token: TokenId,
+    recorded: &RecordedRequest,
+    output_tokens: u32,
+) -> Arc<[TokenId]> {
+    let mut prompt = Vec::with_capacity(recorded.sent_prompt_tokens() as usize);
+    for piece in recorded.text.iter() {
+        let mut text = Random::stream(seed, &[RECORDED, u64::from(piece.of)]);
+        let mut token = || 1 + text.below(u64::from(last_token)) as TokenId;
+        // The text of a sequence is the same in each prompt, so the tokens before the piece are drawn too.
+        (0..piece.from).for_each(|_| _ = token());
+        prompt.extend((piece.from..piece.to).map(|_| token()));
+        if let Some((last, closing)) = prompt.last_mut().zip(piece.closing) {
+            *last = closing;
+        }
+    }
+    if let Some(last) = prompt.last_mut() {
+        *last = output_tokens;
+    }
+    prompt.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +68,7 @@ mod tests {
             at_us: 0,
             prefix,
             blocks: blocks.map(Arc::from),
+            recorded: None,
             prompt_tokens: 1100,
             output_tokens: 9,
         }

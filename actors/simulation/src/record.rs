@@ -1,5 +1,6 @@
 //! Measurements of each request of a simulation run: token times and how the request ended.
 
+use std::ops::Range;
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Latencies, Planned};
 
@@ -14,6 +15,8 @@ pub(crate) enum Ending {
     TurnedAway,
     /// The request was accepted and then ended with an error.
     Failed,
+    /// The client left at this time, before its output was complete.
+    Left(Timestamp),
     /// The request had not ended when the simulation run ended.
     Unfinished,
 }
@@ -56,6 +59,11 @@ impl Record {
         }
     }
 
+    /// Whether the request counts in the results of a run that measures requests due within `due`.
+    pub(crate) fn counts(&self, due: &Range<Timestamp>) -> bool {
+        due.contains(&self.due) && self.planned.counts()
+    }
+
     /// Records an output token of the request. Returns the gap since its last token, us; `None` for the first token.
     pub(crate) fn token(&mut self, now: Timestamp) -> Option<u64> {
         let gap_us = self.first.is_some().then(|| now.since_us(self.last));
@@ -75,14 +83,17 @@ impl Record {
     }
 
     /// Returns TTFT, TPOT and E2E time of the request. Those of an unfinished request count the time waited until the
-    /// `end` of the run (a lower bound), and its TPOT is an estimate. A refused or failed request has none.
+    /// `end` of the run (a lower bound), those of a request whose client left until then, and the TPOT is an estimate. A
+    /// refused or failed request has none.
     pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),
+            Ending::Left(at) => (at, true),
             Ending::Unfinished => (end, true),
             Ending::Refused | Ending::TurnedAway | Ending::Failed => return Latencies::default(),
         };
         let tpot_ms = self.first.and_then(|first| match (cut_short, self.tokens) {
+            (true, 0) => None,
             (true, tokens) => Some(until.since_ms(first) / f64::from(tokens)),
             (false, 0 | 1) => None,
             (false, tokens) => Some(until.since_ms(first) / f64::from(tokens - 1)),

@@ -3,11 +3,14 @@
 use crate::gaps::Gaps;
 use crate::prompt::prompt;
 use crate::record::{Ending, Record};
+use crate::replay::{self, END_TOKEN};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use tiercel_actors::{EngineHandle, FinishReason, Request, RequestFault, StreamEvent};
+use tiercel_actors::{
+    EngineHandle, FinishReason, Request, RequestFault, StreamEvent, TokenStream,
+};
 use tiercel_config::SloTargets;
 use tiercel_device::{HostCosts, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::Weight;
@@ -15,10 +18,6 @@ use tiercel_policy::blocks::Salt;
 use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
 };
-
-/// Stop token of simulated requests, with which the device ends their output. Only classes that state output lengths
-/// and do not set `ignore_eos` use it.
-pub(crate) const END_TOKEN: TokenId = 0;
 
 /// State that all tasks of a simulation run share: engine, workload, and measurements.
 pub(crate) struct Traffic {
@@ -151,40 +150,52 @@ impl Traffic {
         if outside_us > 0 {
             self.engine.clock().sleep_us(outside_us).await;
         }
-        let mut told_ms = None;
-        let ending = match self.engine.submit(self.request(class, &planned)).await {
-            Err(refusal) => {
-                told_ms = refusal.retry_after_ms();
-                Ending::Refused
-            }
-            Ok(mut stream) => loop {
-                match stream.next().await {
-                    Some(StreamEvent::Token { .. }) => self.token(record, class.tier),
-                    Some(StreamEvent::Finished { reason, usage }) => {
-                        if reason == FinishReason::Stop {
-                            // Count the stop token that ended the output as an output token: it was computed, but is
-                            // not delivered.
-                            self.token(record, class.tier);
-                        }
-                        self.with(record, |record| record.preemptions = usage.preemptions);
-                        break Ending::Completed;
-                    }
-                    Some(StreamEvent::Failed(
-                        RequestFault::TurnedAway { retry_after_ms }
-                        | RequestFault::OutOfPatience { retry_after_ms, .. },
-                    )) => {
-                        told_ms = Some(retry_after_ms);
-                        break Ending::TurnedAway;
-                    }
-                    Some(StreamEvent::Failed(_)) | None => break Ending::Failed,
-                }
-            },
+        let (ending, told_ms) = match self.engine.submit(self.request(class, &planned)).await {
+            Err(refusal) => (Ending::Refused, refusal.retry_after_ms()),
+            Ok(stream) => self.follow(stream, record, replay::leaves_at(&planned, due)).await,
         };
         self.with(record, |record| record.ending = ending);
         if let Some(ms) = told_ms.filter(|_| self.comes_back(&planned)) {
             actix_rt::spawn(Rc::clone(&self).come_back(planned, ms));
         }
         ending
+    }
+
+    /// Reads a response stream to its end, or until the client leaves. Returns how the request ended, and the retry time
+    /// that the client was told, ms.
+    async fn follow(
+        &self,
+        mut stream: TokenStream,
+        record: usize,
+        leaves_at: Option<Timestamp>,
+    ) -> (Ending, Option<u64>) {
+        let tier = stream.tier();
+        loop {
+            let event = match leaves_at {
+                None => stream.next().await,
+                Some(at) => match replay::next_until(self.engine.clock(), &mut stream, at).await {
+                    Some(event) => event,
+                    None => return (Ending::Left(at), None),
+                },
+            };
+            match event {
+                Some(StreamEvent::Token { .. }) => self.token(record, tier),
+                Some(StreamEvent::Finished { reason, usage }) => {
+                    if reason == FinishReason::Stop {
+                        // Count the stop token that ended the output as an output token: it was computed, but is not
+                        // delivered.
+                        self.token(record, tier);
+                    }
+                    self.with(record, |record| record.preemptions = usage.preemptions);
+                    return (Ending::Completed, None);
+                }
+                Some(StreamEvent::Failed(
+                    RequestFault::TurnedAway { retry_after_ms }
+                    | RequestFault::OutOfPatience { retry_after_ms, .. },
+                )) => return (Ending::TurnedAway, Some(retry_after_ms)),
+                Some(StreamEvent::Failed(_)) | None => return (Ending::Failed, None),
+            }
+        }
     }
 
     /// Whether the client of a refused request sends it again; drawn from the workload's seed.
@@ -235,6 +246,10 @@ impl Traffic {
     }
 
     fn request(&self, class: &Class, planned: &Planned) -> Request {
+        let prompt = prompt(self.workload.seed, self.last_token, planned);
+        if let Some(recorded) = &planned.recorded {
+            return replay::request(recorded, prompt, &self.greedy);
+        }
         let longest = class.output_tokens.map(|length| length.longest());
         let (max_tokens, stop_tokens) = match longest {
             Some(longest) if !class.ignore_eos => (longest, Arc::from([END_TOKEN])),
@@ -245,7 +260,7 @@ impl Traffic {
             priority: 0,
             salt: self.tenant(planned.class),
             weight: Weight::default(),
-            prompt: prompt(self.workload.seed, self.last_token, planned),
+            prompt,
             max_tokens,
             stop_tokens,
             sampling: Arc::clone(&self.greedy),

@@ -58,6 +58,7 @@ fn profile(dice: &mut Dice) -> MockProfile {
         vocab_size: dice.pick(&[2, 10, 1000]),
         max_model_len,
         max_steps_in_flight: dice.pick(&[1, 2]),
+        pace: Vec::new(),
         server: ServerSizes::default(),
         told: None,
         host: HostCosts::default(),
