@@ -3,7 +3,7 @@
 use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::control::{Audit, LatestDocument, LatestRows};
+use crate::control::{Audit, LatestDocument, LatestRows, Recorded};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
@@ -36,6 +36,8 @@ pub(crate) struct App {
     pub(crate) rows: LatestRows,
     pub(crate) document: LatestDocument,
     pub(crate) meters: Arc<Meters>,
+    /// What the server was when its recording began.
+    pub(crate) recorded: Recorded,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
     draining: OnceLock<Timestamp>,
@@ -99,6 +101,7 @@ impl App {
             rows: LatestRows::default(),
             document: LatestDocument::default(),
             meters,
+            recorded: Recorded::default(),
             serving: OnceLock::new(),
             draining: OnceLock::new(),
             drain_asked: watch::Sender::new(None),

@@ -28,8 +28,8 @@ pub(crate) struct Audit {
 pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
-    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy` or `drain`; or how far a drain is: `draining`
-    /// or `drained`.
+    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy`, `drain`, `record_start`, `record_stop` or
+    /// `record_read`; or how far a drain is: `draining` or `drained`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,13 +44,13 @@ pub(crate) struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(crate) settings: Option<Value>,
-    /// Longest time that running requests have to finish in a drain, ms.
+    /// Longest time that running requests have to finish in a drain, or longest time of a recording, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline_ms: Option<u64>,
     /// Time left until the deadline of the drain, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline_in_ms: Option<u64>,
-    /// Number of choices that are left in a drain.
+    /// Number of choices that are left in a drain, that are live when a recording begins, or that a recording has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<u32>,
     /// At the end of a drain: number of the choices, of those that were live when it began, that were completed.

@@ -9,6 +9,8 @@ mod latest;
 pub(crate) mod live;
 pub(crate) mod policy;
 pub(crate) mod query;
+pub(crate) mod recording;
+mod recording_file;
 pub(crate) mod requests;
 mod row;
 pub(crate) mod server;
@@ -20,3 +22,4 @@ mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
 pub(crate) use latest::{LatestDocument, LatestRows};
+pub(crate) use recording::Recorded;

@@ -145,6 +145,7 @@ async fn change(
     let next = tiercel_config::changed(&current, started, changes).map_err(refused)?;
     let answer = serving.engine.command(Control::Adjust(Box::new(next.clone()))).await?;
     serving.follow(&next);
+    app.recorded.note_change();
     let changed = difference(&by_name(&current), &by_name(&next));
     *current = next;
     drop(current);

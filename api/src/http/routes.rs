@@ -2,7 +2,8 @@
 
 use crate::control::query::Listing;
 use crate::control::{
-    Numbered, dashboard, keys, live as views, policy, requests, server as whole, support, trace,
+    Numbered, dashboard, keys, live as views, policy, recording, requests, server as whole,
+    support, trace,
 };
 use crate::document::schema::path;
 use crate::document::{Endpoint, document};
@@ -21,7 +22,7 @@ const PUBLIC: (&str, &str) = (
 const CONTROL: (&str, &str) = (
     "Tiercel control",
     "Operators see and change live requests and settings, and drain the server. An API key needs the role `viewer` for \
-     GET, and `operator` for the other methods. Paths that take GET take HEAD too; any other method gets a 405.",
+     GET, and `operator` for the other methods and for the file of a recording. Paths that take GET take HEAD too; any other method gets a 405.",
 );
 const REQUEST_ID: &str =
     "Id of a request: the one in its response, its `X-Request-Id`, or the number of a sequence.";
@@ -60,7 +61,9 @@ fn described(surface: Surface, endpoints: &[Endpoint], keyed: bool) -> OpenApi {
 fn endpoints(surface: Surface) -> Vec<Endpoint> {
     let own: Vec<Endpoint> = match surface {
         Surface::Public => generation().into_iter().chain(texts()).chain(own()).collect(),
-        Surface::Control => live().into_iter().chain(changes()).chain(server()).collect(),
+        Surface::Control => {
+            live().into_iter().chain(changes()).chain(recorded()).chain(server()).collect()
+        }
     };
     let page = matches!(surface, Surface::Control).then(page).into_iter().flatten();
     own.into_iter().chain(page).chain(probes()).collect()
@@ -219,6 +222,29 @@ fn changes() -> [Endpoint; 3] {
             .takes::<whole::DrainRequest>()
             .answers::<whole::Draining>(202, "The server drains.")
             .fails([403, 409, 503]),
+    ]
+}
+
+/// Routes of the control API that record live traffic.
+fn recorded() -> [Endpoint; 4] {
+    [
+        Endpoint::get("/control/v1/recording", recording::show)
+            .named("show_recording", "Shows the recording that runs, or the last one.")
+            .answers::<recording::RecordingView>(200, "The recording.")
+            .fails([403, 503]),
+        Endpoint::post("/control/v1/recording", recording::start)
+            .named("start_recording", "Begins a recording of live traffic, without its text.")
+            .takes::<recording::RecordingRequest>()
+            .answers::<recording::RecordingView>(200, "The recording.")
+            .fails([403, 409, 503]),
+        Endpoint::post("/control/v1/recording/stop", recording::stop)
+            .named("stop_recording", "Ends the recording, which the server keeps.")
+            .answers::<recording::RecordingView>(200, "The recording.")
+            .fails([403, 404, 503]),
+        Endpoint::get("/control/v1/recording/file", recording::file)
+            .named("fetch_recording", "Returns the recording, after its end; needs the role operator.")
+            .writes((recording::CONTENT_TYPE, Type::String), "JSON lines, a header first.")
+            .fails([403, 404, 409, 500, 503]),
     ]
 }
 

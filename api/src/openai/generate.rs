@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use tiercel_actors::Request;
+use tiercel_actors::recording::Origin;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 
 /// A checked generation request, ready to be submitted to the engine.
@@ -85,7 +86,7 @@ async fn run(
     let shared = app.keys.tenants() > 1;
     let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
     record.submitted(&id, prompt_tokens, count as u32);
-    let choices = submit(serving, &job, &limits, &record).await?;
+    let choices = submit(serving, &job, &limits, (&id, &record)).await?;
     metered.accepted(record.clone());
     let listed = app.live.enter(LiveRequest {
         id: id.clone(),
@@ -120,8 +121,9 @@ async fn submit(
     serving: &Serving,
     job: &Job,
     limits: &[u32],
-    record: &Rc<Record>,
+    (id, record): (&str, &Rc<Record>),
 ) -> Result<Vec<Choice>, ApiError> {
+    let id: Arc<str> = id.into();
     let mut stop_tokens = job.common.stop_token_ids.clone();
     if !job.common.ignore_eos {
         stop_tokens.extend_from_slice(serving.text.end_tokens());
@@ -146,7 +148,9 @@ async fn submit(
                 max_wait_ms: job.common.max_wait_ms,
                 returning: job.returning,
             };
-            let tokens = serving.engine.submit(request).await.inspect_err(|refusal| {
+            let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
+            let answer = serving.engine.submit_as(request, Some(&origin)).await;
+            let tokens = answer.inspect_err(|refusal| {
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
                 // them to admission, because they will come back with the retry. A retry was reported at its first
                 // refusal.

@@ -1,0 +1,255 @@
+//! Endpoints that record live traffic: begin, look, end, and fetch the file.
+
+use crate::boot::{App, Serving};
+use crate::control::audit::Event;
+use crate::control::body::read;
+use crate::control::recording_file::{self, Facts};
+use crate::document::schema;
+use crate::http::{ApiError, JsonRequest};
+use actix_web::http::StatusCode;
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tiercel_actors::recording::{
+    Recorder, RecordingLimits, RecordingState, RecordingStatus,
+};
+use tiercel_config::Role;
+use tiercel_device::{Clock, Timestamp};
+use tiercel_workload::MAX_RECORDED;
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+/// Longest recording, s.
+const MAX_S: u64 = 86_400;
+/// Length at which a recording ends if its operator states none, s.
+const DEFAULT_S: u64 = 3_600;
+/// Most sequences of a recording if its operator states no limit.
+const DEFAULT_SEQUENCES: u32 = 100_000;
+/// Interval at which the steps of a recorded engine are fetched, us. The engine keeps the last few thousand steps.
+const STEPS_US: u64 = 500_000;
+
+/// What a server was when its recording began.
+#[derive(Default)]
+pub(crate) struct Recorded {
+    facts: Mutex<Option<Facts>>,
+    settings_changed: AtomicBool,
+}
+
+/// Body of a request to begin a recording.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RecordingRequest {
+    /// Most sequences, at which the recording ends; 100,000 by default. A request for `n` choices has `n` sequences.
+    #[schema(schema_with = sequences_schema)]
+    max_sequences: Option<u32>,
+    /// Time after which the recording ends, s; an hour by default.
+    #[schema(schema_with = seconds_schema)]
+    max_s: Option<u64>,
+}
+
+fn sequences_schema() -> RefOr<Schema> {
+    let about = "Most sequences, at which the recording ends; 100,000 by default.";
+    schema::nullable(schema::count(1..=u64::from(MAX_RECORDED), about))
+}
+
+fn seconds_schema() -> RefOr<Schema> {
+    let about = "Time after which the recording ends, s; an hour by default.";
+    schema::nullable(schema::count(1..=MAX_S, about))
+}
+
+/// The recording that the server keeps: the one that runs, or the last one.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RecordingView {
+    /// `none`, `running` or `ended`.
+    state: &'static str,
+    /// Recorded sequences.
+    sequences: u32,
+    /// Recorded sequences that are live, or were when the recording ended.
+    live: u32,
+    /// Recorded steps.
+    steps: u32,
+    /// Time for which the recording has run, s.
+    elapsed_s: f64,
+    /// Most sequences; null without a recording.
+    #[schema(required)]
+    max_sequences: Option<u32>,
+    /// Time after which the recording ends, s; null without a recording.
+    #[schema(required)]
+    max_s: Option<u64>,
+    /// Limit that ended the recording, `sequences` or `time`; null if none did.
+    #[schema(required)]
+    cut: Option<&'static str>,
+}
+
+impl Recorded {
+    /// Notes that an operator changed settings.
+    pub(crate) fn note_change(&self) {
+        self.settings_changed.store(true, Ordering::Relaxed);
+    }
+
+    fn begin(&self, facts: Facts) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+        self.settings_changed.store(false, Ordering::Relaxed);
+    }
+
+    fn facts(&self) -> Option<Facts> {
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let settings_changed = self.settings_changed.load(Ordering::Relaxed);
+        Some(Facts { settings_changed, ..facts })
+    }
+}
+
+/// Endpoint `GET /control/v1/recording`: the recording that runs, or the last one.
+pub(crate) async fn show(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    Ok(HttpResponse::Ok().json(view(app.loaded()?.engine.recorder())))
+}
+
+/// Endpoint `POST /control/v1/recording`: begins a recording, in place of one that has ended.
+pub(crate) async fn start(
+    app: Data<App>,
+    request: HttpRequest,
+    body: JsonRequest,
+) -> Result<HttpResponse, ApiError> {
+    let operator = app.keys.operator(&request, Role::Operator)?;
+    let expected = || {
+        let message = format!(
+            "expected {{\"max_sequences\": 1 to {MAX_RECORDED}, \"max_s\": 1 to {MAX_S}}}, whole numbers, or {{}}"
+        );
+        ApiError::param("body", message)
+    };
+    let asked: RecordingRequest = read(body.body).map_err(|_| expected())?;
+    let max_sequences = asked.max_sequences.unwrap_or(DEFAULT_SEQUENCES);
+    let max_s = asked.max_s.unwrap_or(DEFAULT_S);
+    if !(1..=MAX_RECORDED).contains(&max_sequences) || !(1..=MAX_S).contains(&max_s) {
+        return Err(expected());
+    }
+    let serving = app.accepting()?;
+    let limits = RecordingLimits { max_sequences, max_us: max_s * 1_000_000 };
+    begin(&app, serving, limits).await?;
+    let requests = serving.engine.places();
+    app.audit.record(&Event {
+        by: &operator.name,
+        action: "record_start",
+        requests: Some(requests),
+        deadline_ms: Some(max_s * 1_000),
+        ..Event::default()
+    });
+    Ok(HttpResponse::Ok().json(view(serving.engine.recorder())))
+}
+
+async fn begin(
+    app: &Data<App>,
+    serving: &Serving,
+    limits: RecordingLimits,
+) -> Result<(), ApiError> {
+    let engine = &serving.engine;
+    let running = || {
+        let message = "a recording runs already; stop it first";
+        ApiError::new(StatusCode::CONFLICT, message).code("recording")
+    };
+    // Hold the settings, so that no operator changes them while the recording begins.
+    let settings = serving.settings.lock().await;
+    let targets = engine.status().await?.targets;
+    let last_step = engine.snapshot(0).await?.step.0;
+    let snapshot = engine.snapshot(0).await?;
+    let block_size = settings.prefix_cache.enabled.then(|| engine.info().block_size);
+    let began = engine.recorder().begin(limits, block_size, &snapshot.sequences);
+    let began = began.ok_or_else(running)?;
+    app.recorded.begin(Facts {
+        unix_s: Clock::unix_s(),
+        settings: settings.clone(),
+        settings_changed: false,
+        targets,
+    });
+    actix_rt::spawn(collect_steps(app.clone(), began, last_step));
+    Ok(())
+}
+
+/// Adds the engine's steps to the recording that began at `began`, until that ends.
+async fn collect_steps(app: Data<App>, began: Timestamp, mut last: u64) {
+    let Ok(Serving { engine, .. }) = app.loaded() else { return };
+    loop {
+        app.clock.sleep_us(STEPS_US).await;
+        let Ok(steps) = engine.steps(last).await else {
+            engine.recorder().end();
+            return;
+        };
+        last = steps.last().map_or(last, |step| step.step);
+        if !engine.recorder().add_steps(began, &steps) {
+            return;
+        }
+    }
+}
+
+/// Endpoint `POST /control/v1/recording/stop`: ends the recording. The server keeps it until the next one begins.
+pub(crate) async fn stop(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let operator = app.keys.operator(&request, Role::Operator)?;
+    let recorder = app.loaded()?.engine.recorder();
+    if recorder.status().is_none() {
+        return Err(nothing());
+    }
+    if recorder.end() {
+        app.audit.record(&Event {
+            by: &operator.name,
+            action: "record_stop",
+            requests: recorder.status().map(|status| status.sequences),
+            ..Event::default()
+        });
+    }
+    Ok(HttpResponse::Ok().json(view(recorder)))
+}
+
+/// Endpoint `GET /control/v1/recording/file`: the recording that has ended, as a file. It reveals the traffic of all tenants,
+/// though no text, so it needs the role operator.
+pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let operator = app.keys.operator(&request, Role::Operator)?;
+    let engine = app.loaded()?.engine.clone();
+    let status = engine.recorder().status().ok_or_else(nothing)?;
+    let facts = app.recorded.facts().ok_or_else(nothing)?;
+    let Some(recording) = engine.recorder().ended() else {
+        let message = "the recording runs; stop it first";
+        return Err(ApiError::new(StatusCode::CONFLICT, message).code("recording"));
+    };
+    app.audit.record(&Event {
+        by: &operator.name,
+        action: "record_read",
+        requests: Some(status.sequences),
+        ..Event::default()
+    });
+    let text = actix_web::web::block(move || recording_file::text(&recording, &facts, &engine));
+    let text = text.await.map_err(|_| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be written")
+    })?;
+    Ok(HttpResponse::Ok().content_type(CONTENT_TYPE).body(text))
+}
+
+/// Content type of a recording's file.
+pub(crate) const CONTENT_TYPE: &str = "application/x-ndjson";
+
+fn nothing() -> ApiError {
+    let message = "there is no recording; begin one with POST /control/v1/recording";
+    ApiError::new(StatusCode::NOT_FOUND, message).code("no_recording")
+}
+
+fn view(recorder: &Recorder) -> RecordingView {
+    let status: Option<RecordingStatus> = recorder.status();
+    let cut = status.and_then(|status| status.cut);
+    RecordingView {
+        state: match status.map(|status| status.state) {
+            None => "none",
+            Some(RecordingState::Running) => "running",
+            Some(RecordingState::Ended) => "ended",
+        },
+        sequences: status.map_or(0, |status| status.sequences),
+        live: status.map_or(0, |status| status.live),
+        steps: status.map_or(0, |status| status.steps),
+        elapsed_s: status.map_or(0.0, |status| status.elapsed_us as f64 / 1e6),
+        max_sequences: status.map(|status| status.limits.max_sequences),
+        max_s: status.map(|status| status.limits.max_us / 1_000_000),
+        cut: cut.map(recording_file::limit),
+    }
+}
