@@ -13,9 +13,7 @@ mod lengths;
 mod read;
 mod texts;
 
-pub use form::{
-    MAX_RECORDED, Outcome, RECORDING_FORMAT, RecordedRequest, RecordingHeader, Seen,
-};
+pub use form::{MAX_RECORDED, Outcome, RECORDING_FORMAT, RecordedRequest, RecordingHeader, Seen};
 pub use read::Recording;
 pub(crate) use read::is_recording;
 pub use texts::TextPiece;

@@ -2,9 +2,7 @@
 
 use crate::file::{Arrival, Class, MAX_DURATION_S, Pool, Sampling, Workload, WorkloadError};
 use crate::length::MAX_TOKENS;
-use crate::recording::form::{
-    MAX_RECORDED, RECORDING_FORMAT, RecordedRequest, RecordingHeader,
-};
+use crate::recording::form::{MAX_RECORDED, RECORDING_FORMAT, RecordedRequest, RecordingHeader};
 use crate::recording::{lengths, texts};
 use crate::trace::lines::{self, Fault, Lines};
 use crate::trace::{Trace, TraceEntry};
@@ -83,7 +81,9 @@ impl Recording {
         let workload = workload(&header, &requests, &lengths);
         match workload.problem() {
             None => Ok(Recording { header, requests, workload }),
-            Some((field, problem)) => Err(Fault::Line(1, format!("gives a {field} that {problem}"))),
+            Some((field, problem)) => {
+                Err(Fault::Line(1, format!("gives a {field} that {problem}")))
+            }
         }
     }
 }
@@ -105,7 +105,10 @@ fn header(line: &str) -> Result<RecordingHeader, String> {
     }
     let header: RecordingHeader = serde_json::from_str(line).map_err(malformed)?;
     if !(header.length_s > 0.0 && header.length_s <= MAX_DURATION_S) {
-        return Err(format!("has the length_s {}; allowed: above 0, at most 86400", header.length_s));
+        return Err(format!(
+            "has the length_s {}; allowed: above 0, at most 86400",
+            header.length_s
+        ));
     }
     if header.sequences > MAX_RECORDED {
         return Err(format!("states more than {MAX_RECORDED} sequences"));

@@ -221,7 +221,10 @@ impl MockProfile {
             }
         }
         if !self.pace.iter().all(|factor| (0.01..=100.0).contains(factor)) {
-            return Err(MockProfileError::Value { field: "pace", must: "factors from 0.01 to 100" });
+            return Err(MockProfileError::Value {
+                field: "pace",
+                must: "factors from 0.01 to 100",
+            });
         }
         if let Some((field, must)) = self.noise.problem() {
             return Err(MockProfileError::Value { field, must });
