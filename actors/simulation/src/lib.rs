@@ -36,9 +36,9 @@ pub use experiment::{Experiment, ExperimentError};
 pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
-pub use recorded::{lines, stated};
 pub use page::{MAX_PAGE_POLICIES, Page};
 pub use perfetto::{EngineFacts, Named, perfetto};
+pub use recorded::{lines, stated};
 pub use sizes::Sizes;
 
 /// Compiles and runs the code examples of the developers' page (`docs/developer.md`) as doc tests.

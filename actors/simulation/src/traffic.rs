@@ -8,9 +8,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use tiercel_actors::{
-    EngineHandle, FinishReason, Request, RequestFault, StreamEvent, TokenStream,
-};
+use tiercel_actors::{EngineHandle, FinishReason, Request, RequestFault, StreamEvent, TokenStream};
 use tiercel_config::SloTargets;
 use tiercel_device::{HostCosts, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::Weight;

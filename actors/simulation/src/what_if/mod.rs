@@ -131,11 +131,7 @@ impl RecordingFacts {
 
 impl WhatIf {
     /// Puts the results together. `replayed` are the policies with their replays, that of the settings in force first.
-    pub fn of(
-        version: &str,
-        recording: &Recording,
-        replayed: Vec<(String, Replayed)>,
-    ) -> WhatIf {
+    pub fn of(version: &str, recording: &Recording, replayed: Vec<(String, Replayed)>) -> WhatIf {
         let base = replayed.first().map(|(_, replayed)| replayed.fates.clone());
         let replays = replayed.into_iter().enumerate().map(|(at, (policy, replayed))| {
             let base = base.as_ref().filter(|_| at > 0);
