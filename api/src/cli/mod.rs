@@ -10,6 +10,7 @@ mod log;
 mod policy;
 mod pull;
 mod recording;
+mod replay;
 mod report_file;
 mod serve;
 mod settings;
@@ -32,6 +33,7 @@ Examples:
   tiercel serve --device mock:tiny              try out clients: made-up text, no model
   tiercel ctl requests                          list the live requests of a running server
   tiercel top                                   watch a running server in the terminal
+  tiercel ctl what-if --policy fcfs --minutes 5      what another policy would have done
   tiercel pull hf:Qwen/Qwen3-0.6B               download a model before the first start
   tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel

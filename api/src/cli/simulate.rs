@@ -4,6 +4,7 @@ use crate::cli::failure::Failure;
 use crate::cli::fuzz;
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
+use crate::cli::replay;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -35,16 +36,28 @@ extreme settings, clients that leave or read slowly, and faults. All invariants 
 Examples:
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel --seeds 1..7 \\
       --noise 0.1 --json result.json
+  tiercel simulate traffic.jsonl --policy fcfs,tiercel     what other policies would have done
   tiercel simulate --fuzz 10000      if a scenario fails, --fuzz 1 --seed N plays it again")]
 pub(crate) struct Simulate {
+    /// Recording of live traffic (`tiercel ctl record`) to replay on the recorded server: compares what the server
+    /// measured, its settings in force and the policies
+    #[arg(value_name = "RECORDING", conflicts_with_all = ["fuzz", "workload", "profile", "seeds", "duration",
+          "load", "noise", "drift", "faults", "returning", "trace", "html"])]
+    recorded: Option<PathBuf>,
     /// Workload file (TOML): which requests are sent, and when
-    #[arg(long, value_name = "FILE", required_unless_present = "fuzz")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["fuzz", "recorded"])]
     workload: Option<PathBuf>,
     /// Profile of the device: the name of a built-in profile, or a .toml file
     #[arg(long, value_name = "NAME", default_value = "llama70b-tp8-a100")]
     profile: String,
     /// Policies to compare: names (`tiercel policy list`) or .toml files of settings
-    #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel")]
+    #[arg(
+        long,
+        alias = "policies",
+        value_name = "A,B,...",
+        value_delimiter = ',',
+        default_value = "fcfs,tiercel"
+    )]
     policy: Vec<String>,
     /// Seed of the run, instead of the workload's own; with --fuzz the first seed [default with --fuzz: 0]
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
@@ -92,6 +105,20 @@ impl Simulate {
         if let Some(scenarios) = self.fuzz {
             return fuzz::run(self.seed.unwrap_or(0), scenarios);
         }
+        if let Some(recording) = &self.recorded {
+            let options = replay::Options {
+                policies: &self.policy,
+                seed: self.seed.unwrap_or(1),
+                settings: &self.settings,
+                json: self.json,
+            };
+            return replay::run(recording, &options);
+        }
+        self.compare()
+    }
+
+    /// Simulates a workload under each policy, and prints the results.
+    fn compare(self) -> Result<(), Failure> {
         let workload = self.load_workload()?;
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
         self.check_ranges()?;

@@ -12,9 +12,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tiercel_actors::recording::{
-    Recorder, RecordingLimits, RecordingState, RecordingStatus,
-};
+use tiercel_actors::recording::{Recorder, RecordingLimits, RecordingState, RecordingStatus};
 use tiercel_config::Role;
 use tiercel_device::{Clock, Timestamp};
 use tiercel_workload::MAX_RECORDED;

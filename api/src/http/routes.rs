@@ -242,7 +242,10 @@ fn recorded() -> [Endpoint; 4] {
             .answers::<recording::RecordingView>(200, "The recording.")
             .fails([403, 404, 503]),
         Endpoint::get("/control/v1/recording/file", recording::file)
-            .named("fetch_recording", "Returns the recording, after its end; needs the role operator.")
+            .named(
+                "fetch_recording",
+                "Returns the recording, after its end; needs the role operator.",
+            )
             .writes((recording::CONTENT_TYPE, Type::String), "JSON lines, a header first.")
             .fails([403, 404, 409, 500, 503]),
     ]

@@ -4,7 +4,7 @@ use crate::cli::ctl::reach::Reach;
 use crate::cli::failure::Failure;
 use clap::Args;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -13,6 +13,9 @@ use ureq::{Agent, Body};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Largest file that the server sends, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Flags that say where the control API is, and how to reach it.
 #[derive(Debug, Args)]
@@ -128,6 +131,20 @@ impl Client {
             }
             Err(error) => Some(Err(ended(error))),
         }))
+    }
+
+    /// Sends a GET request and writes the body of the answer to `file`.
+    pub(super) fn fetch(&self, path: &str, file: &mut impl Write) -> Result<(), Trouble> {
+        let request = self.with_key(self.agent.get(format!("{}{path}", self.url)));
+        let response = self.checked(request.call())?;
+        let mut body = response.into_body().into_reader().take(MAX_FILE_BYTES + 1);
+        let bytes = std::io::copy(&mut body, file);
+        let bytes = bytes.map_err(|error| Trouble::Refused(format!("{path}: {error}")))?;
+        if bytes > MAX_FILE_BYTES {
+            let problem = format!("{path} has more than {MAX_FILE_BYTES} bytes");
+            return Err(Trouble::Refused(problem));
+        }
+        Ok(())
     }
 
     fn with_key<T>(&self, request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {

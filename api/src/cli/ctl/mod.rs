@@ -4,8 +4,10 @@ mod client;
 mod drain;
 mod keys;
 mod reach;
+mod record;
 mod text;
 mod trace;
+mod what_if;
 
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
@@ -31,6 +33,8 @@ Examples:
   tiercel ctl drain --deadline-s 60
   tiercel ctl snapshot ticket.json
   tiercel ctl trace trace.json --seconds 20
+  tiercel ctl record start --minutes 10
+  tiercel ctl what-if --policy fcfs --minutes 5
   tiercel ctl --url http://127.0.0.1:9001 events
   tiercel ctl --url https://llm.example.com:8081 --connect 127.0.0.1:8081 status";
 
@@ -52,7 +56,9 @@ enum CtlCommand {
     /// List live requests in the order of service
     Requests(Requests),
     /// Show one request, and what happened to it so far
-    Show { id: String },
+    Show {
+        id: String,
+    },
     /// Change the tier of a request, and its priority within the tier (lower numbers go first)
     Reprioritize {
         id: String,
@@ -61,11 +67,17 @@ enum CtlCommand {
         priority: Option<i32>,
     },
     /// Stop scheduling a request until `resume`; it keeps its KV blocks until others need them
-    Pause { id: String },
+    Pause {
+        id: String,
+    },
     /// Schedule a paused request again
-    Resume { id: String },
+    Resume {
+        id: String,
+    },
     /// End a request with an error
-    Cancel { id: String },
+    Cancel {
+        id: String,
+    },
     /// Show or change the settings of the running engine
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -84,6 +96,8 @@ enum CtlCommand {
     },
     /// Print every change that operators make from now on, and how far a drain is
     Events,
+    Record(record::Record),
+    WhatIf(what_if::WhatIf),
     /// Write a document about the whole engine, for support: status, requests, settings and targets, without prompts
     Snapshot {
         /// File to write; by default the document is printed
@@ -192,6 +206,8 @@ impl Ctl {
                     print(&event?, text::event);
                 }
             }
+            CtlCommand::Record(record) => record.run(&client, &print)?,
+            CtlCommand::WhatIf(what_if) => what_if.run(&client, json)?,
             CtlCommand::Snapshot { file } => {
                 let document = client.get("/control/v1/snapshot", &[])?;
                 match file {

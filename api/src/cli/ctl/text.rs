@@ -257,6 +257,9 @@ pub(in crate::cli) fn event(event: &Value) -> String {
             );
             lines.replace('\n', ", ")
         }
+        Value::Null if of("action").starts_with("record") => {
+            format!("{} sequences", event["requests"].as_u64().unwrap_or(0))
+        }
         Value::Null => drain(event),
         before => {
             let step = event["step"].clone();
