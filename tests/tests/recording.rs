@@ -1,0 +1,237 @@
+//! Tests of recordings of live traffic on a real server with a mock device: who may record, what a file holds, and its
+//! replay.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tiercel_tests::{Connection, Response, TestServer};
+use tiercel_workload::{Outcome, Recording};
+
+const SECRET: &str = "xylophone";
+
+fn completion(tier: &str, prompt: &str, max_tokens: u32) -> Value {
+    json!({
+        "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true, "temperature": 0,
+        "service_tier": tier,
+    })
+}
+
+fn control(server: &TestServer, method: &str, path: &str, body: &Value) -> Response {
+    let path = format!("/control/v1/recording{path}");
+    let body = if method == "POST" { body.to_string() } else { String::new() };
+    let headers = [("content-type", "application/json")];
+    server.control().request(method, &path, &headers, body.as_bytes())
+}
+
+fn start(server: &TestServer, limits: &Value) -> Value {
+    let started = control(server, "POST", "", limits);
+    assert_eq!(started.status, 200, "{}", started.text());
+    started.json()
+}
+
+/// Ends the recording, and returns its file and what the server says of it.
+fn stop(server: &TestServer, folder: &TempDir) -> (PathBuf, Recording) {
+    let stopped = control(server, "POST", "/stop", &json!({}));
+    assert_eq!((stopped.status, &stopped.json()["state"]), (200, &json!("ended")));
+    let file = control(server, "GET", "/file", &json!({}));
+    assert_eq!(file.status, 200, "{}", file.text());
+    assert_eq!(file.header("content-type"), Some("application/x-ndjson"));
+    let path = folder.path().join("recording.jsonl");
+    std::fs::write(&path, file.text()).unwrap();
+    let recording = Recording::load(&path).unwrap();
+    (path, recording)
+}
+
+/// Runs `tiercel simulate` on a recording, and returns the JSON of its report.
+fn simulate(recording: &Path, folder: &TempDir, policy: &str) -> Value {
+    let report = folder.path().join("report.json");
+    let arguments = ["simulate", recording.to_str().unwrap(), "--policies", policy, "--json"];
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_tiercel-program"));
+    let output = program.args(arguments).arg(&report).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("(in force)") && text.contains("measured"), "{text}");
+    serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap()
+}
+
+#[test]
+fn live_traffic_is_recorded_without_text_and_replayed_with_the_servers_own_settings() {
+    let server = TestServer::mock(|settings| {
+        settings.engine.scheduler.max_num_seqs = 3;
+        settings.engine.patience.standard_s = 77.0;
+    });
+    start(&server, &json!({}));
+    let long = format!("{SECRET} {}", "one two three four five six seven ".repeat(8));
+    for (tier, max_tokens) in [("priority", 5), ("default", 7), ("flex", 9), ("flex", 11)] {
+        let answer = server.post("/v1/completions", &completion(tier, &long, max_tokens));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let mut two = completion("default", SECRET, 4);
+    two["n"] = json!(2);
+    two["max_wait_ms"] = json!(60_000);
+    let both = server.post("/v1/completions", &two);
+    assert_eq!(both.status, 200);
+    let folder = TempDir::new().unwrap();
+    let (path, recording) = stop(&server, &folder);
+    let rows = &recording.requests;
+    let seen: Vec<_> = rows.iter().map(|row| (row.tier.name(), row.seen.output_tokens)).collect();
+    let expected = [
+        ("premium", 5),
+        ("standard", 7),
+        ("background", 9),
+        ("background", 11),
+        ("standard", 4),
+        ("standard", 4),
+    ];
+    assert_eq!(seen, expected);
+    assert!(rows.iter().all(|row| row.seen.outcome == Outcome::Length));
+    let id = both.json()["id"].as_str().unwrap().to_owned();
+    let choices = [&rows[4], &rows[5]].map(|row| (row.id.as_deref() == Some(&*id), row.choice));
+    assert_eq!(choices, [(true, 0), (true, 1)]);
+    assert_eq!(rows[4].max_wait_ms, Some(60_000));
+    let (like, shared) = rows[1].begins_like.unwrap();
+    assert!(like == 0 && shared > 0 && shared.is_multiple_of(16), "{shared}");
+    assert_eq!(rows[3].seen.cached_tokens, shared, "the cache found what the recording tells");
+    assert_eq!(recording.header.settings["patience"]["standard_s"], json!(77.0));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains(SECRET) && !text.contains("seven"), "{text}");
+    let report = simulate(&path, &folder, "fcfs");
+    let policies: Vec<&str> = report["replays"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| of["policy"].as_str().unwrap())
+        .collect();
+    assert_eq!(policies, ["tiercel", "fcfs"]);
+    let counts = |of: &Value| (of["total"]["requests"].clone(), of["total"]["completed"].clone());
+    assert_eq!(counts(&report["measured"]), (json!(6), json!(6)));
+    assert_eq!(counts(&report["replays"][0]["outcome"]), (json!(6), json!(6)));
+    server.finish();
+}
+
+#[test]
+fn refused_requests_and_clients_that_left_are_in_the_recording() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.admission.max_queued_requests_per_tier = 2;
+    });
+    let send = |name: &str| {
+        let mut connection = server.connect();
+        let mut body = completion("flex", "Hello", 900);
+        body["stream"] = json!(true);
+        let headers = [("content-type", "application/json"), ("x-request-id", name)];
+        connection.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+        connection
+    };
+    let before = send("before");
+    server.wait_for("one is live", |status| status.running == 1);
+    start(&server, &json!({}));
+    let mut waiting: Vec<Connection> = Vec::new();
+    for count in 1..=2 {
+        waiting.push(send("waits"));
+        server.wait_for("it waits", |status| status.places == 1 + count);
+    }
+    let refused = server.post("/v1/completions", &completion("flex", "Hello", 9));
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    drop(waiting.pop());
+    server.wait_for("it has left", |status| status.places == 2);
+    let folder = TempDir::new().unwrap();
+    let (path, recording) = stop(&server, &folder);
+    assert_eq!(recording.header.live_at_begin, 1);
+    let outcomes: Vec<_> = recording.requests.iter().map(|row| row.seen.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Live, Outcome::Live, Outcome::Left, Outcome::Refused]);
+    assert!(recording.requests[0].before.is_some() && recording.requests[1].before.is_none());
+    let report = simulate(&path, &folder, "fcfs");
+    let total = &report["measured"]["total"];
+    assert_eq!(
+        (&total["requests"], &total["refused"], &total["left"]),
+        (&json!(3), &json!(1), &json!(1))
+    );
+    assert!(report["recording"]["notes"][0].as_str().unwrap().contains("1 sequences were live"));
+    drop((before, waiting));
+    server.finish();
+}
+
+#[test]
+fn a_recording_ends_at_its_limits_and_only_one_runs() {
+    let server = TestServer::mock(|_| ());
+    assert_eq!(control(&server, "GET", "", &json!({})).json()["state"], "none");
+    let nothing = control(&server, "GET", "/file", &json!({}));
+    assert_eq!((nothing.status, &nothing.error()["code"]), (404, &json!("no_recording")));
+    assert_eq!(control(&server, "POST", "/stop", &json!({})).status, 404);
+    for bad in [
+        json!({"max_s": 0}),
+        json!({"max_s": 86_401}),
+        json!({"max_sequences": 200_001}),
+        json!({"x": 1}),
+    ] {
+        assert_eq!(control(&server, "POST", "", &bad).status, 400, "{bad}");
+    }
+    let started = start(&server, &json!({"max_sequences": 2}));
+    assert_eq!((&started["state"], &started["max_s"]), (&json!("running"), &json!(3600)));
+    for path in ["", "/file"] {
+        let method = if path.is_empty() { "POST" } else { "GET" };
+        let refused = control(&server, method, path, &json!({}));
+        assert_eq!((refused.status, &refused.error()["code"]), (409, &json!("recording")));
+    }
+    for _ in 0..3 {
+        assert_eq!(server.post("/v1/completions", &completion("default", "a", 2)).status, 200);
+    }
+    let shown = control(&server, "GET", "", &json!({})).json();
+    let cut = (&shown["state"], &shown["cut"], &shown["sequences"]);
+    assert_eq!(cut, (&json!("ended"), &json!("sequences"), &json!(2)));
+    let folder = TempDir::new().unwrap();
+    let (_, recording) = stop(&server, &folder);
+    assert_eq!((recording.header.cut.as_deref(), recording.requests.len()), (Some("sequences"), 2));
+    start(&server, &json!({"max_s": 1}));
+    while control(&server, "GET", "", &json!({})).json()["state"] == "running" {}
+    assert_eq!(control(&server, "GET", "", &json!({})).json()["cut"], "time");
+    server.finish();
+}
+
+#[test]
+fn only_operators_record_and_each_step_of_theirs_is_an_event() {
+    let entry = |name: &str| {
+        let hash =
+            Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("[[key]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nrole = \"{name}\"\n")
+    };
+    let folder = TempDir::new().unwrap();
+    let keys = folder.path().join("keys.toml");
+    std::fs::write(&keys, entry("operator") + &entry("viewer")).unwrap();
+    let server = TestServer::mock(|settings| {
+        settings.http.keys_file = Some(keys.to_str().unwrap().to_owned());
+    });
+    let ask = |key: &str, method: &str, path: &str| {
+        let authorization = format!("Bearer {key}");
+        let headers =
+            [("content-type", "application/json"), ("authorization", authorization.as_str())];
+        let body: &[u8] = if method == "POST" { b"{}" } else { b"" };
+        let path = format!("/control/v1/{path}");
+        server.control().request(method, &path, &headers, body).status
+    };
+    let mut events = server.control();
+    events.send_request("GET", "/control/v1/events", &[("authorization", "Bearer viewer")], b"");
+    assert_eq!(events.head().unwrap().status, 200);
+    for (method, path, for_viewers) in [
+        ("POST", "recording", 403),
+        ("GET", "recording", 200),
+        ("POST", "recording/stop", 403),
+        ("GET", "recording/file", 403),
+    ] {
+        assert_eq!(ask("viewer", method, path), for_viewers, "{method} {path}");
+        assert_eq!(ask("operator", method, path), 200, "{method} {path}");
+        assert_eq!(ask("nobody", method, path), 401, "{method} {path}");
+    }
+    let mut heard = String::new();
+    while !heard.contains("record_read") {
+        heard += &String::from_utf8(events.chunk().unwrap()).unwrap();
+    }
+    for action in ["record_start", "record_stop"] {
+        assert!(heard.contains(&format!("\"by\":\"operator\",\"action\":\"{action}\"")), "{heard}");
+    }
+    drop(events);
+    server.finish();
+}
