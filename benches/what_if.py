@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Measures how well a recording of live traffic predicts a real CPU server: under the policy that it was recorded
+under, and under another one.
+
+    cargo build --release && python3 benches/what_if.py [--minutes N] [--load K] [--keep FOLDER]
+
+A server with the default model runs under `fcfs` while `tiercel bench` sends it traffic of three tiers at the edge of
+what it can do. `tiercel ctl record` records that traffic. Then a server under `tiercel` gets the same arrivals, and is
+recorded too. The first recording is replayed under both policies, and the predicted percentiles of the TTFT are compared
+with the measured ones. Five minutes of traffic take a quarter of an hour; nothing else should run on the machine
+meanwhile. Needs nothing beyond Python 3."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from overload import TIERCEL, URL, wait_until_ready
+
+CONTROL = "http://127.0.0.1:8090"
+TIERS = ["premium", "standard", "background"]
+POLICIES = ["fcfs", "tiercel"]
+QUANTILES = ["p50", "p90", "p99"]
+# Allowed error of a predicted percentile, as a share of the measured one, by policy. p99 is only shown: a tier has too
+# few requests for it.
+ALLOWED = {"fcfs": 0.10, "tiercel": 0.15}
+
+# At load 1 a server on two cores has about as much work as it can do. The bursts make queues.
+WORKLOAD = """name = "what-if"
+seed = {seed}
+duration_s = {seconds}
+drain_s = 300
+
+[[class]]
+tier = "premium"
+arrival = {{ poisson = {{ rate_per_s = {premium}, bursts = {{ factor = 3, length_s = 5, period_s = 30 }} }} }}
+prompt_tokens = {{ log_normal = {{ mean = 64, sigma = 0.6, min = 16, cap = 256 }} }}
+output_tokens = {{ log_normal = {{ mean = 32, sigma = 0.6, min = 4, cap = 96 }} }}
+ignore_eos = true
+
+[[class]]
+tier = "standard"
+arrival = {{ poisson = {{ rate_per_s = {standard}, bursts = {{ factor = 3, length_s = 5, period_s = 30 }} }} }}
+prompt_tokens = {{ log_normal = {{ mean = 96, sigma = 0.6, min = 16, cap = 384 }} }}
+output_tokens = {{ log_normal = {{ mean = 48, sigma = 0.6, min = 4, cap = 128 }} }}
+ignore_eos = true
+
+[[class]]
+tier = "background"
+arrival = {{ poisson = {{ rate_per_s = {background} }} }}
+prompt_tokens = {{ log_normal = {{ mean = 96, sigma = 0.6, min = 16, cap = 384 }} }}
+output_tokens = {{ log_normal = {{ mean = 96, sigma = 0.6, min = 8, cap = 256 }} }}
+ignore_eos = true
+"""
+RATE_PER_S = 1.25
+
+
+def ctl(*words):
+    subprocess.run([TIERCEL, "ctl", "--url", CONTROL, *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def record(policy, workload, file):
+    """Sends the workload to a fresh server and records it. Returns the client's report."""
+    print(f"{policy}: sending and recording", file=sys.stderr)
+    words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
+    # Both servers get all requests: a refused one would have no TTFT to compare.
+    words += ["--set", "admission.max_queued_requests_per_tier=2000", "--set", "admission.max_requests=6000"]
+    server = subprocess.Popen([TIERCEL, *words], stderr=subprocess.DEVNULL)
+    try:
+        wait_until_ready(server)
+        ctl("record", "start", "--minutes", "120")
+        report = file.with_suffix(".client.json")
+        subprocess.run(
+            [TIERCEL, "bench", "--url", URL, "--workload", workload, "--json", report],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        ctl("record", "stop", file)
+        return json.loads(report.read_text())
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def replay(recording, report):
+    """Replays a recording under both policies. Returns the report."""
+    words = ["simulate", recording, "--policy", ",".join(POLICIES), "--json", report]
+    subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
+    return json.loads(report.read_text())
+
+
+def by_tier(outcome):
+    return {tier["tier"]: tier for tier in outcome["tiers"]}
+
+
+def rows(policy, predicted, measured, clients):
+    """Returns the lines of the table about one policy, and whether p50 and p90 of every tier are within the allowed
+    error."""
+    lines, good = [], True
+    predicted, measured, clients = by_tier(predicted), by_tier(measured), by_tier(clients)
+    for tier in TIERS:
+        if tier not in measured:
+            continue
+        for q in QUANTILES:
+            real, found = measured[tier]["ttft_ms"][q], predicted[tier]["ttft_ms"][q]
+            error = found / real - 1
+            judged = q != "p99"
+            fits = abs(error) <= ALLOWED[policy]
+            good &= fits or not judged
+            mark = ("yes" if fits else "no") if judged else ""
+            client = clients[tier]["ttft_ms"][q]
+            lines.append(
+                f"| `{policy}` | {tier} | {measured[tier]['requests']} | {q} | {client:.0f} | {real:.0f} | {found:.0f} "
+                f"| {100 * error:+.1f} | {mark} |"
+            )
+    return lines, good
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for the recordings and the reports")
+    parser.add_argument("--replay-only", action="store_true", help="use the recordings in the folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or pathlib.Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        rate = RATE_PER_S * options.load
+        text = WORKLOAD.format(
+            seed=options.seed, seconds=60 * options.minutes, premium=rate, standard=rate, background=rate
+        )
+        (folder / "workload.toml").write_text(text)
+        clients = {}
+        for policy in POLICIES:
+            file = folder / f"{policy}.jsonl"
+            if options.replay_only:
+                clients[policy] = json.loads(file.with_suffix(".client.json").read_text())
+            else:
+                clients[policy] = record(policy, folder / "workload.toml", file)
+        first = replay(folder / "fcfs.jsonl", folder / "fcfs.report.json")
+        second = replay(folder / "tiercel.jsonl", folder / "tiercel.report.json")
+    measured = {"fcfs": first["measured"], "tiercel": second["measured"]}
+    replays = {one["policy"]: one["outcome"] for one in first["replays"]}
+    print("| policy | tier | requests | TTFT | client, ms | measured, ms | predicted, ms | error, % | within |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    all_good = True
+    for policy in POLICIES:
+        lines, good = rows(policy, replays[policy], measured[policy], clients[policy])
+        all_good &= good
+        print("\n".join(lines))
+    for note in first["recording"]["notes"]:
+        print(f"note: {note}")
+    return 0 if all_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
