@@ -94,7 +94,7 @@ mod tests {
         let phases = vec![(SeqId(1), Phase::Waiting)];
         let keeper = Keeper {
             max_bytes: 3 * of_step,
-            ..Rc::into_inner(Keeper::new(Timestamp(5), phases)).unwrap()
+            ..Rc::into_inner(Keeper::new(Timestamp(5), phases)).expect("nobody else has it")
         };
         for at in 10..16 {
             keeper.record(Timestamp(at), &step);

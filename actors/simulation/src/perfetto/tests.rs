@@ -1,3 +1,6 @@
+//! Tests of the Perfetto file of a recording.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
 use super::track::Track;
 use super::*;
 use tiercel_actors::trace::Ending;
