@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What open live pages cost a full server, and whether the pages stay as light as they were.
+
+    cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
+
+10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the host's time between two steps (tokens
+are delivered, and the next step is planned) is measured without a page and with PAGES pages (5 unless stated) open in Chromium. Then the pages stay
+open for MINUTES (20 unless stated). Printed every half minute are, for the heaviest page: the JavaScript heap after a collection of
+garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
+"""
+
+import os, sys, tempfile, threading, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clients"))
+sys.path.insert(0, str(Path(__file__).parent))
+from browser import Browser  # noqa: E402
+from operators import PORT, PROFILE, Server, host_times, stream  # noqa: E402
+
+TURN_S = 30
+TURNS = 3
+REPORT_S = 30
+URL = f"http://127.0.0.1:{PORT + 1}/dashboard"
+
+
+def full_server():
+    """Starts a server, and fills it with requests that take longer than the measurement."""
+    profile = tempfile.NamedTemporaryFile("w", suffix=".toml")
+    profile.write(PROFILE)
+    profile.flush()
+    sets = ["admission.max_requests=20000", "admission.max_queued_requests_per_tier=20000", "patience.background_s=0"]
+    server = Server("--device", f"mock:{profile.name}", "--max-num-seqs", "64", *[x for s in sets for x in ("--set", s)])
+    server.profile = profile
+    body = {"prompt": "Hello", "n": 128, "max_tokens": 8000, "ignore_eos": True, "service_tier": "flex"}
+    for number in range(81):
+        threading.Thread(target=stream, args=(body | {"id": f"f{number}"}, {}), daemon=True).start()
+    while server.listing("?limit=1")["total"] < 81 * 128:
+        time.sleep(1)
+    return server
+
+
+def opened(browser, number):
+    """Opens pages, and waits until they show the waiting requests."""
+    pages = [browser.open(URL, width=1360, height=1200) for _ in range(number)]
+    for page in pages:
+        page.wait("document.querySelectorAll('#lanes [role=option]').length >= 64")
+    return pages
+
+
+def compare(server, browser, number):
+    """Measures the host's times without pages and with them, in turns; returns the pages of the last turn."""
+    pages = []
+    for turn in range(TURNS):
+        for page in pages:
+            page.send("Page.close")
+        for with_pages in (False, True):
+            pages = opened(browser, number) if with_pages else []
+            time.sleep(2)
+            _, last = host_times(server, 0)
+            time.sleep(TURN_S)
+            times = sorted(host_times(server, last)[0])
+            p50, p99 = (times[int(share * len(times))] for share in (0.5, 0.99))
+            print(f"turn {turn + 1}, {len(pages)} pages: host's time of a step p50 {p50} us, p99 {p99} us, {len(times)} steps",
+                  flush=True)
+    return pages
+
+
+def figures(page):
+    """Returns the figures of a page after a collection of garbage: heap in bytes, nodes, listeners, and busy time in seconds."""
+    page.send("HeapProfiler.collectGarbage")
+    found = page.metrics()
+    return [found[name] for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners", "TaskDuration")] + [time.monotonic()]
+
+
+def watch(pages, minutes):
+    """Prints the figures of the heaviest page, over and over."""
+    until = time.monotonic() + 60 * minutes
+    before = [figures(page) for page in pages]
+    while time.monotonic() < until:
+        time.sleep(REPORT_S)
+        now = [figures(page) for page in pages]
+        busy = max((b[3] - a[3]) / (b[4] - a[4]) for a, b in zip(before, now))
+        heap, nodes, listeners = (max(of[at] for of in now) for at in range(3))
+        left = (until - time.monotonic()) / 60
+        print(f"{minutes - left:5.1f} min: heap {heap / 1e6:.2f} MB, {nodes:.0f} nodes, {listeners:.0f} listeners, main thread busy "
+              f"{busy:.1%}", flush=True)
+        before = now
+    for page in pages:
+        assert page.complaints == [], page.complaints
+
+
+def main(minutes=20.0, number=5):
+    # Browser and client give way to the server, as programs on another machine would.
+    server = full_server()
+    os.nice(19)
+    browser = Browser()
+    try:
+        watch(compare(server, browser, number), minutes)
+    finally:
+        browser.close()
+        server.stop()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3 or "--help" in sys.argv:
+        sys.exit(__doc__)
+    main(*[kind(argument) for kind, argument in zip((float, int), sys.argv[1:])])
