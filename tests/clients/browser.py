@@ -112,6 +112,7 @@ class Page:
         """Sets the size of the page and the preferences of its reader."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
                   mobile=mobile)
+        self.send("Emulation.setScrollbarsHidden", hidden=True)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         motion = {"name": "prefers-reduced-motion", "value": "reduce" if calm else "no-preference"}
         self.send("Emulation.setEmulatedMedia", features=[scheme, motion])

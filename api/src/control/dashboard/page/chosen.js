@@ -1,7 +1,7 @@
 // The chosen request: its figures, what happened to it, and the commands that change it.
 
 import { command, Refused } from "./client.js";
-import { byId, make, write } from "./elements.js";
+import { byId, Facts, make, write } from "./elements.js";
 import { count, time } from "./format.js";
 
 const HAPPENED = {
@@ -20,7 +20,7 @@ export class Chosen {
   constructor(changed) {
     this.changed = changed;
     this.history = null;
-    this.facts = new Map();
+    this.facts = new Facts(byId("chosen-facts"));
     byId("move").addEventListener("submit", (event) => {
       event.preventDefault();
       this.move();
@@ -57,29 +57,19 @@ export class Chosen {
     const { row, word, endedAt } = this.history;
     write(byId("chosen-title"), row.request_id === row.id ? row.id : `${row.request_id} (${row.id})`);
     const state = row.position && endedAt === null ? `${word}, position ${count(row.position)}` : word;
-    this.fact("State", state);
-    this.fact("Tier", row.priority === 0 ? row.tier : `${row.tier}, priority ${row.priority}`);
-    this.fact("Tenant", row.tenant);
-    this.fact("Sequence", String(row.seq));
-    this.fact("First token after", row.ttft_ms === undefined ? (row.late ? "none yet, late" : "none yet") : time(row.ttft_ms));
-    this.fact("Ahead of target", time(row.slack_ms));
-    this.fact("Prompt", `${count(Math.min(row.computed_tokens, row.prompt_tokens))} of ${count(row.prompt_tokens)} tokens`);
-    this.fact("Output", `${count(row.output_tokens)} of ${count(row.max_tokens)} tokens`);
-    this.fact("Blocks", `${count(row.device_blocks)} device, ${count(row.host_blocks)} host`);
-    this.fact("Preemptions", count(row.preemptions));
+    this.facts.show("State", state);
+    this.facts.show("Tier", row.priority === 0 ? row.tier : `${row.tier}, priority ${row.priority}`);
+    this.facts.show("Tenant", row.tenant);
+    this.facts.show("Sequence", String(row.seq));
+    this.facts.show("First token after", row.ttft_ms === undefined ? (row.late ? "none yet, late" : "none yet") : time(row.ttft_ms));
+    this.facts.show("Ahead of target", time(row.slack_ms));
+    this.facts.show("Prompt", `${count(Math.min(row.computed_tokens, row.prompt_tokens))} of ${count(row.prompt_tokens)} tokens`);
+    this.facts.show("Output", `${count(row.output_tokens)} of ${count(row.max_tokens)} tokens`);
+    this.facts.show("Blocks", `${count(row.device_blocks)} device, ${count(row.host_blocks)} host`);
+    this.facts.show("Preemptions", count(row.preemptions));
     write(byId("pause"), row.paused ? "Resume" : "Pause");
     for (const id of ["move-button", "pause", "cancel"]) byId(id).disabled = endedAt !== null;
     this.showMoments();
-  }
-
-  fact(name, text) {
-    if (!this.facts.has(name)) {
-      const value = make("dd");
-      byId("chosen-facts").append(make("div", {}, make("dt", {}, name), value));
-      this.facts.set(name, value);
-    }
-    write(this.facts.get(name), text);
-    this.facts.get(name).title = text;
   }
 
   showMoments() {

@@ -78,13 +78,22 @@ export class Poll {
   /** Asks for the next document at once. */
   now() { this.nap.wake(); }
 
+  /** Passes a document on. A mistake of the page is no failure of the connection, so the browser's console tells of it. */
+  show(live) {
+    try {
+      this.seen(live);
+    } catch (error) {
+      reportError(error);
+    }
+  }
+
   async run() {
     for (let failures = 0; ; ) {
       let wait = document.hidden ? POLL_HIDDEN_MS : POLL_MS;
       try {
         const live = await ask("live");
         failures = 0;
-        this.seen(live);
+        this.show(live);
       } catch (error) {
         failures += 1;
         // Spread the tries of many pages, so that they do not come together.

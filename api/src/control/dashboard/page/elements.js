@@ -41,6 +41,24 @@ export function fitted(canvas, width, height) {
   return context;
 }
 
+/** A list of names and values that stay, so that only texts change. */
+export class Facts {
+  constructor(list) {
+    this.list = list;
+    this.values = new Map();
+  }
+
+  show(name, text) {
+    if (!this.values.has(name)) {
+      const value = make("dd");
+      this.list.append(make("div", {}, make("dt", {}, name), value));
+      this.values.set(name, value);
+    }
+    write(this.values.get(name), text);
+    mark(this.values.get(name), "title", text);
+  }
+}
+
 /** A table whose cells are elements that stay, so that only texts change. */
 export class Table {
   constructor(table, heads) {

@@ -13,7 +13,7 @@ export function time(ms) {
   if (ms === null || ms === undefined) return "–";
   const size = Math.abs(ms);
   if (size < 9.95) return `${tenth.format(ms)} ms`;
-  if (size < 9_995) return `${whole.format(ms)} ms`;
+  if (size < 1_999.5) return `${whole.format(ms)} ms`;
   if (size < 119_950) return `${tenth.format(ms / 1_000)} s`;
   return `${whole.format(ms / 60_000)} min`;
 }

@@ -137,7 +137,8 @@ export class Lanes {
     const width = this.box.clientWidth - left;
     const height = this.box.clientHeight;
     if (width <= 0 || height <= 0) return;
-    const top = this.box.scrollTop;
+    // Keep the canvas within the list, so that it adds nothing to scroll to when the list gets shorter.
+    const top = Math.min(this.box.scrollTop, Math.max(0, byId("lanes").offsetHeight - height));
     this.canvas.style.transform = `translateY(${top}px)`;
     const context = fitted(this.canvas, width, height);
     const view = { from: now - this.spanMs, to: now };

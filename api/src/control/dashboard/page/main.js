@@ -13,7 +13,7 @@ import { Rates } from "./rates.js";
 import { Requests } from "./requests.js";
 import { Latencies, Tenants, Tiers } from "./tables.js";
 
-/** Time between two drawings of the lanes, ms. */
+/** Shortest time between two drawings of the lanes, ms; where they move slowly, they are drawn for each two pixels. */
 const FRAME_MS = 100;
 const CHARTS = ["output", "prefill", "step", "waiting", "preemption"];
 
@@ -41,7 +41,7 @@ function seen(live) {
   byId("forget").hidden = !hasKey();
   linked("live", "good");
   showFigures(live, life.rates.add(live));
-  parts.tiers.show(live.tiers);
+  parts.tiers.show(live);
   parts.latencies.show(live.tiers);
   parts.tenants.show(live);
   parts.pools.show(live.pools);
@@ -138,7 +138,8 @@ function animate() {
     const since = Math.min(3_000, performance.now() - life.at);
     requestAnimationFrame(() => parts.lanes.draw(life.live.engine_ms + since));
   }
-  setTimeout(animate, FRAME_MS);
+  const pixel = parts.lanes.spanMs / Math.max(1, byId("lane-canvas").clientWidth);
+  setTimeout(animate, Math.min(500, Math.max(FRAME_MS, 2 * pixel)));
 }
 
 function redraw() {

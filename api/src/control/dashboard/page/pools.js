@@ -17,7 +17,7 @@ function drawCell(context, [x, y, size], cell) {
   context.beginPath();
   if (cell.kind === "free") {
     context.fillStyle = colours.cached;
-    context.rect(x + edge / 2 - 1, y + edge / 2 - 1, 2, 2);
+    context.rect(x + edge / 2 - 1.5, y + edge / 2 - 1.5, 3, 3);
     context.fill();
   } else if (cell.kind === "cached") {
     context.strokeStyle = colours.cached;

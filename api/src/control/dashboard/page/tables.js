@@ -1,24 +1,32 @@
 // The tables: tiers, latencies against targets, tenants.
 
-import { byId, make, tierLabel, Table, write } from "./elements.js";
+import { byId, Facts, make, tierLabel, Table, write } from "./elements.js";
 import { count, percent, time } from "./format.js";
 
 const TIERS = ["premium", "standard", "background"];
 const METRICS = [["ttft", "TTFT"], ["tpot", "TPOT"], ["e2e", "E2E"]];
 const STATES = ["waiting", "prefill", "decode", "preempted", "resuming", "paused", "late"];
 
-/** Requests of each tier by state. */
+/** Requests of each tier by state, and totals of the engine. */
 export class Tiers {
   constructor() {
+    this.totals = new Facts(byId("totals"));
     this.table = new Table(byId("tiers"), ["Tier", ...STATES]);
     TIERS.forEach((tier, number) => this.table.row(number).cells[0].append(tierLabel(tier)));
   }
 
-  show(tiers) {
+  show({ tiers, engine, counters }) {
     TIERS.forEach((tier, number) => {
       const { cells } = this.table.row(number);
       STATES.forEach((state, column) => write(cells[column + 1], count(tiers[tier][state])));
     });
+    const { prefix_query_tokens: looked, prefix_hit_tokens: found } = counters;
+    this.totals.show("Requests", `${count(engine.requests)} of ${count(engine.max_requests)}`);
+    this.totals.show("Slots in use", `${count(engine.running)} of ${count(engine.max_num_seqs)}`);
+    this.totals.show("Prefix cache hits", looked > 0 ? percent(found / looked) : "–");
+    this.totals.show("Steps", `${count(counters.steps)}, ${count(counters.failed_steps)} failed`);
+    this.totals.show("Blocks copied", count(counters.copied_blocks));
+    this.totals.show("Tokens recomputed", count(counters.recomputed_tokens));
   }
 }
 
