@@ -38,7 +38,7 @@ class History {
     if (row.copying) {
       const span = this.copies.at(-1);
       if (span && this.copiedAt === before) span.to = now;
-      else this.copies.push({ from: before === null ? now : Math.max(before, row.arrived_ms), to: now });
+      else this.copies.push({ from: before === null ? now : Math.max(before, this.moments.at(-1)?.at ?? 0), to: now });
       this.copies.splice(0, this.copies.length - SPANS_MAX);
       this.copiedAt = now;
     }
