@@ -130,7 +130,7 @@ fn row(tier: &TierRow, latencies: usize, palette: Palette) -> Row<'static> {
     let least =
         |of: fn(&Latency) -> Option<f64>| tier.latencies.iter().filter_map(of).reduce(f64::min);
     let percent = |share: Option<f64>| {
-        share.map_or("-".to_owned(), |share| format!("{:.0}%", (share * 100.0).floor()))
+        share.map_or("-".to_owned(), |share| format!("{:.0}%", (share * 100.0).floor().max(-999.0)))
     };
     let left = least(|latency| latency.headroom);
     let mut cells = vec![
