@@ -3,8 +3,8 @@
 
     cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
 
-10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the host's time between two steps (tokens
-are delivered, and the next step is planned) is measured without a page and with PAGES pages (5 unless stated) open in Chromium. Then the pages stay
+10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the time of planning and of all the host's work
+between two steps (tokens are delivered, and the next step is planned) is measured without a page and with PAGES pages (5 unless stated) open in Chromium. Then the pages stay
 open for MINUTES (20 unless stated). Printed every half minute are, for the heaviest page: the JavaScript heap after a collection of
 garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
 """
@@ -58,10 +58,10 @@ def compare(server, browser, number):
             time.sleep(2)
             _, last = host_times(server, 0)
             time.sleep(TURN_S)
-            times = sorted(host_times(server, last)[0])
-            p50, p99 = (times[int(share * len(times))] for share in (0.5, 0.99))
-            print(f"turn {turn + 1}, {len(pages)} pages: host's time of a step p50 {p50} us, p99 {p99} us, {len(times)} steps",
-                  flush=True)
+            planning, host = (sorted(times) for times in host_times(server, last)[0])
+            p50, p99 = (lambda times: times[len(times) // 2]), (lambda times: times[len(times) * 99 // 100])
+            print(f"turn {turn + 1}, {len(pages)} pages: planning p50 {p50(planning)} us, p99 {p99(planning)} us; all of the host's "
+                  f"work p50 {p50(host)} us, p99 {p99(host)} us; {len(host)} steps", flush=True)
     return pages
 
 
