@@ -98,14 +98,11 @@ fn watch(
         let event = events.recv_timeout(REDRAW).unwrap_or(Event::Redraw);
         match model.update(event, clock.now()) {
             Some(Command::Quit) => return Ok(()),
-            Some(command) => {
-                let ordered = transport.order(command);
-                if !ordered {
-                    let text = "the server does not answer, so the last key did nothing".to_owned();
-                    model.update(Event::Answered(Err(text)), clock.now());
-                }
+            Some(command) if !transport.order(&command) => {
+                let text = "the server does not answer, so the last key did nothing".to_owned();
+                model.update(Event::Answered(Err(text)), clock.now());
             }
-            None => {}
+            _ => {}
         }
         if transport.has_ended() {
             return Err(Failure::new("the thread that asks the server has ended"));

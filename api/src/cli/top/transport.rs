@@ -44,8 +44,8 @@ impl Transport {
     }
 
     /// Passes a command to the server, in the order of the calls. Returns whether there was room for it.
-    pub(super) fn order(&self, command: Command) -> bool {
-        self.orders.try_send(command).is_ok()
+    pub(super) fn order(&self, command: &Command) -> bool {
+        self.orders.try_send(command.clone()).is_ok()
     }
 
     /// Whether the thread that asks for figures has ended, which it does only if it fails.
