@@ -92,10 +92,8 @@ mod tests {
         let step = Event::StepSubmitted { step: StepId(1), slices: vec![slice; 10] };
         let of_step = size_of::<Entry>() + 10 * size_of::<Slice>();
         let phases = vec![(SeqId(1), Phase::Waiting)];
-        let keeper = Keeper {
-            max_bytes: 3 * of_step,
-            ..Rc::into_inner(Keeper::new(Timestamp(5), phases)).expect("nobody else has it")
-        };
+        let kept = RefCell::default();
+        let keeper = Keeper { kept, began: Timestamp(5), phases, max_bytes: 3 * of_step };
         for at in 10..16 {
             keeper.record(Timestamp(at), &step);
         }

@@ -1,4 +1,4 @@
-//! Tests of the Perfetto file of a recording.
+//! Tests of Perfetto files, made from a hand-written recording.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use super::track::Track;

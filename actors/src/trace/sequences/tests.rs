@@ -252,7 +252,7 @@ fn a_recording_begins_with_the_phases_and_ends_with_the_events_since() {
     assert_eq!(trace.begin_recording(8, &core, Timestamp(11)), Err(RecordingBusy));
     assert!(trace.end_recording(8, Timestamp(12)).is_none(), "it never began");
     trace.submitted(&batch(2), Timestamp(13));
-    let recording = trace.end_recording(7, Timestamp(20)).expect("it was begun");
+    let recording = trace.end_recording(7, Timestamp(20)).expect("it is under way");
     let phases = [(SeqId(1), Phase::Running), (SeqId(2), Phase::Waiting)];
     assert_eq!((recording.began, recording.ended), (Timestamp(10), Timestamp(20)));
     assert_eq!((recording.phases.as_slice(), recording.cut), (phases.as_slice(), None));

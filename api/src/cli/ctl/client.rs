@@ -19,7 +19,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Flags that say where the control API is, and how to reach it.
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Address {
+pub(crate) struct Address {
     /// URL of the control API, as the server logs it when it is ready
     #[arg(
         long,
@@ -28,7 +28,7 @@ pub(in crate::cli) struct Address {
         global = true,
         default_value = "http://127.0.0.1:8081"
     )]
-    pub(in crate::cli) url: String,
+    pub(crate) url: String,
     #[command(flatten)]
     reach: Reach,
 }
@@ -38,13 +38,13 @@ impl Address {
     ///
     /// # Errors
     /// If the file of certificates or the address of the server cannot be used.
-    pub(in crate::cli) fn client(self) -> Result<Client, Failure> {
+    pub(crate) fn client(self) -> Result<Client, Failure> {
         self.client_within(TIMEOUT)
     }
 
     /// Makes a client like [`Address::client`], which waits at most `timeout` for a connection, and for the head of an
     /// answer.
-    pub(in crate::cli) fn client_within(self, timeout: Duration) -> Result<Client, Failure> {
+    pub(crate) fn client_within(self, timeout: Duration) -> Result<Client, Failure> {
         let key = std::env::var("TIERCEL_API_KEY").ok();
         Client::new(&self.url, self.reach, key, timeout)
     }
@@ -52,14 +52,14 @@ impl Address {
 
 /// Connection settings of a control API: its base URL, and the key to send.
 #[derive(Clone)]
-pub(in crate::cli) struct Client {
+pub(crate) struct Client {
     agent: Agent,
     url: String,
     key: Option<String>,
 }
 
 /// Reason why a request to the control API failed.
-pub(in crate::cli) enum Trouble {
+pub(crate) enum Trouble {
     /// The server answered with an error.
     Refused(String),
     /// No server could be reached, or it hung up.
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Sends a GET request and returns the JSON of the answer.
-    pub(in crate::cli) fn get(
+    pub(crate) fn get(
         &self,
         path: &str,
         query: &[(&str, String)],
@@ -103,20 +103,20 @@ impl Client {
     }
 
     /// Sends a POST request with a JSON body and returns the JSON of the answer.
-    pub(in crate::cli) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         let request = self.with_key(self.agent.post(format!("{}{path}", self.url)));
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
     /// Sends a PATCH request with a JSON body and returns the JSON of the answer.
-    pub(in crate::cli) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         let request = self.with_key(self.agent.patch(format!("{}{path}", self.url)));
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
     /// Opens a stream of server-sent events and returns the data of each event, from now on. Data that is no JSON is
     /// returned as a text.
-    pub(in crate::cli) fn listen(
+    pub(crate) fn listen(
         &self,
         path: &str,
     ) -> Result<impl Iterator<Item = Result<Value, Trouble>>, Trouble> {
@@ -155,7 +155,7 @@ impl Client {
     }
 
     /// Sends a GET request and returns the text of the answer.
-    pub(in crate::cli) fn get_text(
+    pub(crate) fn get_text(
         &self,
         path: &str,
         query: &[(&str, String)],

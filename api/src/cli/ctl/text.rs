@@ -134,7 +134,7 @@ fn state(row: &Value) -> String {
 }
 
 /// Returns a duration in the unit that suits its size.
-pub(in crate::cli) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds.abs() {
         s if s < 10.0 => format!("{:.0}ms", seconds * 1e3),
         s if s < 600.0 => format!("{seconds:.0}s"),
@@ -245,7 +245,7 @@ pub(super) fn drain(event: &Value) -> String {
 }
 
 /// Returns the line of an event.
-pub(in crate::cli) fn event(event: &Value) -> String {
+pub(crate) fn event(event: &Value) -> String {
     let of = |name: &str| event[name].as_str().unwrap_or("?");
     if let Some(lost) = event["lost"].as_u64() {
         return format!("{lost} events were lost, because this listener is too slow");

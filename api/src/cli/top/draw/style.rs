@@ -6,13 +6,13 @@ use tiercel_device::Tier;
 
 /// Whether the view uses colours.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli::top) struct Palette {
-    pub(in crate::cli::top) colour: bool,
+pub(crate) struct Palette {
+    pub(crate) colour: bool,
 }
 
 impl Palette {
     /// Returns the palette that the environment asks for: no colours with `NO_COLOR`.
-    pub(in crate::cli::top) fn of_environment() -> Palette {
+    pub(crate) fn of_environment() -> Palette {
         Palette { colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
 

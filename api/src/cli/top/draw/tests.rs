@@ -1,3 +1,5 @@
+//! Tests of the drawing, on a terminal in memory.
+
 use super::*;
 use crate::cli::top::model::{Event, Key};
 use crate::cli::top::sample::{Counters, Latency, Pool, RequestRow, Sample, TierRow};

@@ -1,3 +1,5 @@
+//! Tests of what keys, figures and answers do to the view.
+
 use super::*;
 use crate::cli::top::sample::Counters;
 
