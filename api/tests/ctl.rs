@@ -151,3 +151,67 @@ fn operators_see_and_change_requests() {
     assert!(failure(&server, &["requests"]).contains("--url"));
     server.stop().unwrap();
 }
+
+#[test]
+fn a_recording_is_written_and_replayed_under_another_policy() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("traffic.jsonl");
+    let path = file.to_str().unwrap();
+    assert_eq!(lines(&server, &["record", "status"]), ["no recording"]);
+    assert!(failure(&server, &["record", "stop", path]).contains("no recording"));
+    assert!(!file.exists());
+    let started = lines(&server, &["record", "start", "--minutes", "2"]).join("");
+    assert!(
+        started.starts_with("recording: 0 sequences") && started.contains("120 s"),
+        "{started}"
+    );
+    assert!(failure(&server, &["record", "start"]).contains("stop it first"));
+    let streams = ["first", "second"].map(|id| send(server.address(), id));
+    let running = || lines(&server, &["record", "status"]).join("");
+    while !running().starts_with("recording: 2 sequences (2 live)") {}
+    drop(streams);
+    while !running().starts_with("recording: 2 sequences (0 live)") {}
+    let stopped = lines(&server, &["record", "stop", path]).join("");
+    assert!(stopped.starts_with("recorded: 2 sequences (0 live)"), "{stopped}");
+    let arguments = ["what-if", "--policy", "fcfs", "--recording", path];
+    let table = lines(&server, &arguments).join("\n");
+    for part in ["measured", "tiercel (in force)", "fcfs", "background", "note: only"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let report = lines(&server, &[&["--json"][..], &arguments].concat()).join("");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["measured"]["total"]["left"], 2, "{report}");
+    assert_eq!(report["replays"][1]["policy"], "fcfs");
+    for (arguments, says) in [
+        (["what-if", "--policy", "x", "--recording", path], "no policy x"),
+        (["what-if", "--policy", "fcfs", "--recording", "/missing"], "/missing"),
+    ] {
+        let refused = ctl(&server, &arguments);
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn what_if_records_for_itself_and_keeps_the_recording() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.jsonl");
+    let stream = send(server.address(), "first");
+    let arguments = ["what-if", "--policy", "fcfs", "--max-sequences", "2", "--keep"];
+    let mut running = command(&server, &[&arguments[..], &[kept.to_str().unwrap()]].concat());
+    let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The recording ends at its limit, when the third request arrives.
+    while !lines(&server, &["record", "status"]).join("").starts_with("recording:") {}
+    let more = ["second", "third", "fourth"].map(|id| send(server.address(), id));
+    let output = running.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("note: the recording ended at its limit (sequences)"), "{table}");
+    assert!(std::fs::read_to_string(&kept).unwrap().starts_with("{\"tiercel_recording\":1,"));
+    drop((stream, more));
+    server.stop().unwrap();
+}

@@ -115,7 +115,7 @@ fn live_traffic_is_recorded_without_text_and_replayed_with_the_servers_own_setti
 fn refused_requests_and_clients_that_left_are_in_the_recording() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
-        settings.engine.admission.max_queued_requests_per_tier = 2;
+        settings.engine.admission.max_queued_requests_per_tier = 8;
     });
     let send = |name: &str| {
         let mut connection = server.connect();
@@ -128,20 +128,21 @@ fn refused_requests_and_clients_that_left_are_in_the_recording() {
     let before = send("before");
     server.wait_for("one is live", |status| status.running == 1);
     start(&server, &json!({}));
-    let mut waiting: Vec<Connection> = Vec::new();
-    for count in 1..=2 {
-        waiting.push(send("waits"));
-        server.wait_for("it waits", |status| status.places == 1 + count);
-    }
+    // A quarter of the queue is kept for other tenants, so six of these requests are accepted.
+    let mut waiting: Vec<Connection> = (0..8).map(|_| send("waits")).collect();
+    let full = server.wait_for("the queue is full", |status| status.places >= 7).places;
     let refused = server.post("/v1/completions", &completion("flex", "Hello", 9));
     assert_eq!(refused.status, 429, "{}", refused.text());
-    drop(waiting.pop());
-    server.wait_for("it has left", |status| status.places == 2);
+    drop(waiting.remove(0));
+    server.wait_for("it has left", |status| status.places == full - 1);
     let folder = TempDir::new().unwrap();
     let (path, recording) = stop(&server, &folder);
     assert_eq!(recording.header.live_at_begin, 1);
-    let outcomes: Vec<_> = recording.requests.iter().map(|row| row.seen.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Live, Outcome::Live, Outcome::Left, Outcome::Refused]);
+    let count = |outcome: Outcome| {
+        recording.requests.iter().filter(|row| row.seen.outcome == outcome).count() as u32
+    };
+    let counts = [Outcome::Live, Outcome::Left, Outcome::Refused].map(count);
+    assert_eq!(counts, [full - 1, 1, 10 - full]);
     assert!(recording.requests[0].before.is_some() && recording.requests[1].before.is_none());
     let report = simulate(&path, &folder, "fcfs");
     let total = &report["measured"]["total"];

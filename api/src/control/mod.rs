@@ -9,6 +9,7 @@ mod latest;
 pub(crate) mod live;
 pub(crate) mod policy;
 pub(crate) mod query;
+mod recorded;
 pub(crate) mod recording;
 mod recording_file;
 pub(crate) mod requests;
@@ -22,4 +23,4 @@ mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
 pub(crate) use latest::{LatestDocument, LatestRows};
-pub(crate) use recording::Recorded;
+pub(crate) use recorded::Recorded;

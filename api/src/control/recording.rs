@@ -3,15 +3,14 @@
 use crate::boot::{App, Serving};
 use crate::control::audit::Event;
 use crate::control::body::read;
-use crate::control::recording_file::{self, Facts};
+use crate::control::recorded::Facts;
+use crate::control::recording_file;
 use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::http::StatusCode;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use tiercel_actors::recording::{Recorder, RecordingLimits, RecordingState, RecordingStatus};
 use tiercel_config::Role;
 use tiercel_device::{Clock, Timestamp};
@@ -28,13 +27,6 @@ const DEFAULT_S: u64 = 3_600;
 const DEFAULT_SEQUENCES: u32 = 100_000;
 /// Interval at which the steps of a recorded engine are fetched, us. The engine keeps the last few thousand steps.
 const STEPS_US: u64 = 500_000;
-
-/// What a server was when its recording began.
-#[derive(Default)]
-pub(crate) struct Recorded {
-    facts: Mutex<Option<Facts>>,
-    settings_changed: AtomicBool,
-}
 
 /// Body of a request to begin a recording.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -80,24 +72,6 @@ pub(crate) struct RecordingView {
     /// Limit that ended the recording, `sequences` or `time`; null if none did.
     #[schema(required)]
     cut: Option<&'static str>,
-}
-
-impl Recorded {
-    /// Notes that an operator changed settings.
-    pub(crate) fn note_change(&self) {
-        self.settings_changed.store(true, Ordering::Relaxed);
-    }
-
-    fn begin(&self, facts: Facts) {
-        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
-        self.settings_changed.store(false, Ordering::Relaxed);
-    }
-
-    fn facts(&self) -> Option<Facts> {
-        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let settings_changed = self.settings_changed.load(Ordering::Relaxed);
-        Some(Facts { settings_changed, ..facts })
-    }
 }
 
 /// Endpoint `GET /control/v1/recording`: the recording that runs, or the last one.

@@ -1,31 +1,17 @@
 //! Writes a recording of live traffic as a file: JSON lines, a header first.
 
+use crate::control::recorded::Facts;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tiercel_actors::EngineHandle;
 use tiercel_actors::recording::{Recording, RecordingCut};
 use tiercel_benches::{FittedProfile, ServerFacts};
-use tiercel_config::EngineSettings;
 use tiercel_device::{HostCosts, MockProfile, Tier};
-use tiercel_policy::slo::Targets;
 use tiercel_simulation::{lines, stated};
 use tiercel_workload::{RECORDING_FORMAT, RecordingHeader};
 
 /// Fewest steps to which a profile is fitted. With fewer, the profile is the one that the device measured of itself.
 const LEAST_STEPS: usize = 200;
-
-/// What a server was when its recording began.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// Time at which the recording began, seconds since 1970.
-    pub(super) unix_s: u64,
-    /// Settings of the engine.
-    pub(super) settings: EngineSettings,
-    /// Whether settings were changed since.
-    pub(super) settings_changed: bool,
-    /// Latency targets in effect.
-    pub(super) targets: Targets,
-}
 
 /// Returns the text of the file.
 pub(super) fn text(recording: &Recording, facts: &Facts, engine: &EngineHandle) -> String {

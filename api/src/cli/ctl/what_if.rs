@@ -3,14 +3,18 @@
 use super::client::Client;
 use super::record::{self, RecordLimits};
 use crate::cli::failure::Failure;
+use crate::cli::policy::Chosen;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tiercel_config::ServerSettings;
 use tiercel_device::{Clock, Timestamp};
 
+/// Most bytes of the simulation's stderr that are read.
+const MAX_STDERR_BYTES: u64 = 16 << 10;
 /// Interval at which the command looks at the recording and at the simulation.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -52,6 +56,10 @@ pub(super) struct WhatIf {
 
 impl WhatIf {
     pub(super) fn run(&self, client: &Client, json: bool) -> Result<(), Failure> {
+        // Find mistakes in the policies before the recording, which takes minutes.
+        for policy in &self.policy {
+            Chosen::load(policy, &ServerSettings::default(), &self.settings)?;
+        }
         let folder = tempfile::tempdir().map_err(Failure::new)?;
         let recording = match &self.recording {
             Some(recording) => recording.clone(),
@@ -103,7 +111,7 @@ impl WhatIf {
             if let Some(report) = report {
                 command.arg("--json").arg(report).stdout(Stdio::null());
             }
-            command.stdin(Stdio::null()).spawn()
+            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()
         };
         let mut nice = Command::new("nice");
         nice.args(["-n", "10"]).arg(&program);
@@ -113,6 +121,17 @@ impl WhatIf {
     }
 }
 
+/// Returns what a simulation that failed has written on stderr: a line.
+fn last_words(child: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // Ignore text that cannot be read: the message then says less.
+        let _ = stderr.take(MAX_STDERR_BYTES).read_to_string(&mut text);
+    }
+    let line = text.trim().trim_start_matches("tiercel: ");
+    if line.is_empty() { "the simulation ended early".to_owned() } else { line.to_owned() }
+}
+
 /// Waits for the end of the simulation, and ends it if it takes too long.
 fn wait(mut child: Child, limit_s: u64) -> Result<(), Failure> {
     let clock = Clock::wall();
@@ -120,11 +139,9 @@ fn wait(mut child: Child, limit_s: u64) -> Result<(), Failure> {
     loop {
         match child.try_wait().map_err(Failure::new)? {
             Some(status) if status.success() => return Ok(()),
-            // The simulation has said on stderr what is wrong.
             Some(status) => {
                 let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-                let message = "the simulation failed".to_owned();
-                return Err(Failure { message, code });
+                return Err(Failure { message: last_words(&mut child), code });
             }
             None if clock.now() > until => {
                 // Ignore that the process may have ended by itself meanwhile.
