@@ -1,0 +1,92 @@
+//! Tests of the alerts in `ops/prometheus/alerts.yml` in simulated runs: each alert about an engine fires in a run that causes
+//! it, and none fires in an ordinary run. They need promtool (Debian's package `prometheus`).
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod scrapes;
+
+use scrapes::{Scrapes, fired};
+use std::collections::BTreeSet;
+use std::path::Path;
+use tiercel_config::{EngineSettings, Policy};
+use tiercel_device::{MockFaults, MockProfile};
+use tiercel_simulation::{Experiment, Sizes};
+use tiercel_workload::Workload;
+
+/// Random noise of step times: sigma of the log-normal factor that multiplies each.
+const NOISE: f64 = 0.1;
+
+/// Returns a run of 25 minutes of a shipped workload under a policy, with `load` times its rate.
+fn run(file: &str, policy: Policy, load: f64) -> Experiment {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
+    let shipped = Workload::load(&folder.join(file)).unwrap();
+    let mut workload = Workload { duration_s: 1500.0, warmup_s: 0.0, cooldown_s: 0.0, ..shipped };
+    // Short queues: a debug build looks at each live sequence after every event.
+    workload.simulation.max_requests = Some(600);
+    workload.simulation.max_queued_requests_per_tier = Some(300);
+    let profile = MockProfile::named("llama70b-tp8-a100").unwrap();
+    let mut settings = EngineSettings::default();
+    Sizes::apply(&mut settings, &workload.simulation, &profile);
+    settings.use_policy(policy);
+    Experiment {
+        workload: workload.at_load(load),
+        profile,
+        settings,
+        noise_sigma: NOISE,
+        drift: None,
+        faults: MockFaults::default(),
+        returning: 0.0,
+    }
+}
+
+/// Runs the experiment and returns the names of the alerts that fired at any time.
+fn alerts_in(experiment: &Experiment) -> BTreeSet<String> {
+    fired(&Scrapes::of(experiment))
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn no_alert_fires_in_an_ordinary_run() {
+    let alerts = alerts_in(&run("w1-mixed.toml", Policy::Tiercel, 1.0));
+    assert_eq!(alerts, BTreeSet::new());
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn little_kv_memory_fires_the_alert_of_preemptions() {
+    let alerts = alerts_in(&run("w2-memory-tight.toml", Policy::PriorityPreempt, 1.0));
+    assert!(alerts.contains("TiercelPreemptions"), "{alerts:?}");
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn a_small_host_pool_fires_the_alert_of_swap_space() {
+    let mut run = run("w2-memory-tight.toml", Policy::PriorityPreempt, 1.0);
+    run.workload.simulation.host_blocks = Some(400);
+    let alerts = alerts_in(&run);
+    assert!(alerts.contains("TiercelSwapSpace"), "{alerts:?}");
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn premium_without_precedence_fires_the_alerts_of_its_promises() {
+    let alerts = alerts_in(&run("w1-mixed.toml", Policy::Fcfs, 1.5));
+    for expected in ["TiercelPremiumCompliance", "TiercelHeadroom"] {
+        assert!(alerts.contains(expected), "{alerts:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn a_greedy_tenant_on_a_server_that_is_not_fair_fires_the_alert_of_shares() {
+    let alerts = alerts_in(&run("tenants.toml", Policy::Fcfs, 1.0));
+    assert!(alerts.contains("TiercelTenantShareOff"), "{alerts:?}");
+    let alerts = alerts_in(&run("tenants.toml", Policy::Tiercel, 1.0));
+    assert!(!alerts.contains("TiercelTenantShareOff"), "{alerts:?}");
+}
+
+#[test]
+#[ignore = "needs promtool, and simulates 25 minutes"]
+fn higher_tiers_that_take_all_time_fire_the_alert_of_shares() {
+    let alerts = alerts_in(&run("w1-mixed.toml", Policy::Tiercel, 3.0));
+    assert!(alerts.contains("TiercelTierShareOff"), "{alerts:?}");
+}
