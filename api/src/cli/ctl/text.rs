@@ -210,9 +210,11 @@ pub(super) fn status(status: &Value) -> String {
         Some(ms) => format!(" (deadline in {})", duration(ms / 1e3)),
         None => String::new(),
     };
+    let tenants = status["usage"]["tenants"].as_array().into_iter().flatten();
+    let tenants: String = tenants.map(tenant).collect();
     format!(
         "{}{deadline}: {} requests (at most {}), {} running, {} preempted\nwithout a first token: {}\nKV blocks in use: {} on \
-         the device, {} on the host\nsteps: {}",
+         the device, {} on the host\nsteps: {}{tenants}",
         status["stage"].as_str().unwrap_or("?"),
         status["requests"],
         status["max_requests"],
@@ -222,6 +224,21 @@ pub(super) fn status(status: &Value) -> String {
         used("device_blocks"),
         used("host_blocks"),
         status["steps"],
+    )
+}
+
+/// Returns a line, with the line break before it, about what a tenant used in a tier.
+fn tenant(row: &Value) -> String {
+    let seconds = |name: &str| duration(row[name].as_f64().unwrap_or(0.0));
+    format!(
+        "\n{} ({}): device time {}, due {}; {} prompt tokens, {} of them cached; {} output tokens",
+        row["tenant"].as_str().unwrap_or("?"),
+        row["tier"].as_str().unwrap_or("?"),
+        seconds("device_s"),
+        seconds("due_s"),
+        row["prompt_tokens"],
+        row["cached_tokens"],
+        row["output_tokens"],
     )
 }
 
@@ -362,6 +379,15 @@ mod tests {
         let text = "2 requests finished, 1 ended at the deadline, 0 ended otherwise";
         assert_eq!(drain(&ends), text);
         assert_eq!(drain(&json!({"action": "drained"})), "the step in flight did not end in time");
+    }
+
+    #[test]
+    fn a_status_ends_with_a_line_for_each_tenant() {
+        let row = json!({"tenant": "shop", "tier": "premium", "device_s": 1.5, "due_s": 61.0,
+            "prompt_tokens": 9, "cached_tokens": 4, "output_tokens": 7});
+        let text = status(&json!({"usage": {"tenants": [row]}}));
+        let line = "\nshop (premium): device time 1500ms, due 61s; 9 prompt tokens, 4 of them cached; 7 output tokens";
+        assert!(text.ends_with(line), "{text}");
     }
 
     #[test]
