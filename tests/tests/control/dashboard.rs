@@ -78,14 +78,19 @@ fn a_browser_that_has_a_file_is_told_so() {
 #[test]
 fn without_keys_the_own_page_may_use_the_control_api_and_other_pages_may_not() {
     let server = TestServer::mock(|_| ());
-    let (own, other) = (server.control_address(), server.address());
-    let [own, public] = [own, other].map(|address| format!("http://{address}"));
-    let port = server.control_address().port();
+    let (own, public) = (server.control_address(), format!("http://{}", server.address()));
+    let port = own.port();
     let post = |headers: &[(&str, &str)]| {
-        let headers = [&[("content-type", "application/json")], headers].concat();
-        let path = "/control/v1/requests/1/pause";
-        server.control().request("POST", path, &headers, b"{}").status
+        let fields = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+        let fields = fields.collect::<String>();
+        let head = format!(
+            "POST /control/v1/requests/1/pause HTTP/1.1\r\nhost: {own}\r\n{fields}content-length: 2\r\n\r\n{{}}"
+        );
+        let mut connection = server.control();
+        connection.send(head.as_bytes());
+        connection.response().unwrap().status
     };
+    let own = format!("http://{own}");
     // There is no such request, which only those may know that may pause it.
     assert_eq!(post(&[]), 404);
     assert_eq!(post(&[("origin", &own), ("sec-fetch-site", "same-origin")]), 404);
