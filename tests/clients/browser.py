@@ -124,7 +124,7 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression, seconds=WAIT_S):
-        """Waits until the expression is true, and returns its value."""
+        """Waits until the expression, which may not be an element, is true, and returns its value."""
         until = time.monotonic() + seconds
         while True:
             value = self.value(expression)

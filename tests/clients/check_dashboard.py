@@ -204,7 +204,7 @@ def check_preemption_in_a_lane(page):
             break
         selected = "document.querySelector('#lanes [aria-selected=true]')"
         page.press(*(HOME if page.value(f"!{selected}?.nextElementSibling") else ARROW_DOWN))
-    page.wait("document.querySelector('#moments [data-what=preempted]')", 1)
+    page.wait("!!document.querySelector('#moments [data-what=preempted]')", 1)
     assert "preempted" in page.value("document.querySelector('#lanes [aria-selected=true]').ariaLabel")
     page.wait("""(() => {
         const canvas = document.getElementById('lane-canvas');
