@@ -1,4 +1,4 @@
-//! Perfetto files: a recording of an engine as trace events in Chrome's JSON format, which https://ui.perfetto.dev and
+//! Perfetto files: a recording of an engine as trace events in Chrome's JSON format, which <https://ui.perfetto.dev> and
 //! `chrome://tracing` show. Steps, copies and the use of memory are tracks of the process "engine"; each request is a lane
 //! of the process "requests".
 
