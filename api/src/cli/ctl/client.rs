@@ -90,11 +90,7 @@ impl Client {
     }
 
     /// Sends a GET request and returns the JSON of the answer.
-    pub(crate) fn get(
-        &self,
-        path: &str,
-        query: &[(&str, String)],
-    ) -> Result<Value, Trouble> {
+    pub(crate) fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Trouble> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         for (name, value) in query {
             request = request.query(*name, value);
@@ -155,11 +151,7 @@ impl Client {
     }
 
     /// Sends a GET request and returns the text of the answer.
-    pub(crate) fn get_text(
-        &self,
-        path: &str,
-        query: &[(&str, String)],
-    ) -> Result<String, Trouble> {
+    pub(crate) fn get_text(&self, path: &str, query: &[(&str, String)]) -> Result<String, Trouble> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         for (name, value) in query {
             request = request.query(*name, value);
