@@ -124,14 +124,6 @@ def at_speed_of(recording, other, file):
     file.write_text(json.dumps(header, separators=(",", ":")) + "\n" + rows)
 
 
-def step_us(recording):
-    """Returns the time of a step of 8 decodes and 64 prompt tokens in a recorded run, us."""
-    with recording.open() as lines:
-        profile = json.loads(lines.readline())["profile"]
-    costs = profile["step_base_us"] + 8 * profile["decode_token_us"] + 64 * profile["prefill_token_us"]
-    return (costs + profile["prefill_step_us"]) * statistics.mean(profile["pace"] or [1])
-
-
 def by_tier(outcome):
     return {tier["tier"]: tier for tier in outcome["tiers"]}
 
@@ -187,7 +179,6 @@ def main():
         second, own = replay(folder / "tiercel.jsonl", folder / "tiercel.report.json")
         at_speed_of(folder / "fcfs.jsonl", folder / "tiercel.jsonl", folder / "mixed.jsonl")
         _, mixed = replay(folder / "mixed.jsonl", folder / "mixed.report.json")
-        slower = step_us(folder / "tiercel.jsonl") / step_us(folder / "fcfs.jsonl") - 1
     measured = {"fcfs": first["measured"], "tiercel": second["measured"]}
     at_speed = {"fcfs": replays["fcfs"], "tiercel": mixed["tiercel"]}
     print(
@@ -200,7 +191,6 @@ def main():
         lines, good = rows(policy, replays[policy], at_speed[policy], measured[policy], clients[policy])
         all_good &= good
         print("\n".join(lines))
-    print(f"steps of the second run took {100 * slower:+.1f} % longer")
     for tier, predicted in own["tiercel"].items():
         real = by_tier(measured["tiercel"])[tier]["ttft_ms"]
         errors = ", ".join(f"{q} {100 * (predicted[q] / real[q] - 1):+.1f} %" for q in QUANTILES)
