@@ -98,8 +98,8 @@ fn a_tick_exports_the_windows_of_tiers_and_tenants_to_the_metrics() {
         exported("tiercel_slo_compliance_ratio", "", compliance);
         exported("tiercel_slo_headroom_ratio", "", headroom);
         exported("tiercel_slo_overdue", "", 0.0);
-        for quantile in ["0.5", "0.9", "0.99"] {
-            let more = format!(",quantile=\"{quantile}\"");
+        for percentile in ["50", "90", "99"] {
+            let more = format!(",percentile=\"{percentile}\"");
             exported("tiercel_slo_window_seconds", &more, seconds);
         }
         let tenant = ",tenant=\"abababab\"";
