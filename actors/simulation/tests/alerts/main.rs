@@ -1,5 +1,5 @@
-//! Tests of the alerts in `ops/prometheus/alerts.yml` in simulated runs: each alert about an engine fires in a run that causes
-//! it, and none fires in an ordinary run. They need promtool (Debian's package `prometheus`).
+//! Tests of the alerts in `ops/prometheus/alerts.yml` in simulated runs: alerts about an engine fire in runs that cause
+//! them, and none fires in an ordinary run. They need promtool (Debian's package `prometheus`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod scrapes;
@@ -55,15 +55,6 @@ fn no_alert_fires_in_an_ordinary_run() {
 fn little_kv_memory_fires_the_alert_of_preemptions() {
     let alerts = alerts_in(&run("w2-memory-tight.toml", Policy::PriorityPreempt, 1.0));
     assert!(alerts.contains("TiercelPreemptions"), "{alerts:?}");
-}
-
-#[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
-fn a_small_host_pool_fires_the_alert_of_swap_space() {
-    let mut run = run("w2-memory-tight.toml", Policy::PriorityPreempt, 1.0);
-    run.workload.simulation.host_blocks = Some(400);
-    let alerts = alerts_in(&run);
-    assert!(alerts.contains("TiercelSwapSpace"), "{alerts:?}");
 }
 
 #[test]
