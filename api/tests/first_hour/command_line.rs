@@ -85,14 +85,15 @@ fn what_is_said_about_a_wrong_command_line() {
 
 #[test]
 fn the_start_ends_with_url_targets_and_a_command() {
-    let served = Served::start(&[]);
+    // The port after that of the server may be another test's, so the control API takes any free one.
+    let served = Served::start(&["--control-listen", "127.0.0.1:0"]);
     let ready = served.start.iter().position(|line| line.starts_with("INFO ready")).unwrap();
     let shown: Vec<String> = served.start[ready..].iter().map(|line| without_port(line)).collect();
     assert_eq!(
         shown,
         [
             "INFO ready model=\"mock-tiny\" url=\"http://ADDRESS\"",
-            "INFO operators: tiercel ctl --url http://127.0.0.1:N requests",
+            "INFO operators: tiercel ctl --url http://127.0.0.1:N requests; live page: http://127.0.0.1:N/dashboard",
             "INFO targets of premium: first token within 1.3 ms plus 0.00375 ms per prompt token beyond 224, 0.5 ms per output token, last token within 74.2 ms",
             "INFO targets of standard: first token within 3.3 ms plus 0.00994 ms per prompt token beyond 224, 1.2 ms per output token, last token within 196 ms",
             "INFO targets of background: last token within 785 ms",
@@ -130,11 +131,12 @@ fn the_start_ends_with_url_targets_and_a_command() {
     assert!(command.contains("-H \"Authorization: Bearer $TIERCEL_API_KEY\""), "{command}");
 }
 
-/// Replaces the control listener's port, which differs between runs, by N.
+/// Replaces the control listener's port, which differs between runs, by N, in all URLs of the line.
 fn without_port(line: &str) -> String {
-    let Some((before, after)) = line.split_once("ctl --url http://127.0.0.1:") else {
-        return line.to_owned();
-    };
-    let rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
-    format!("{before}ctl --url http://127.0.0.1:N{rest}")
+    let mut pieces = line.split("http://127.0.0.1:");
+    let before = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(before, |line, piece| {
+        let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        format!("{line}http://127.0.0.1:N{rest}")
+    })
 }
