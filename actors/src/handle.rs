@@ -8,7 +8,7 @@ use crate::messages::{
     Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop,
     StopAdmitting, Submit, TakeSnapshot,
 };
-use crate::recording::{Origin, Recorder};
+use crate::recording::{Origin, Recorder, Unanswered};
 use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage, Work,
 };
@@ -167,11 +167,9 @@ impl EngineHandle {
         origin: Option<&Origin>,
     ) -> Result<TokenStream, Refusal> {
         let recorder = &self.shared.recorder;
-        let place = recorder.arrived(&request, origin);
+        let unanswered = Unanswered::new(recorder, recorder.arrived(&request, origin));
         let answer = self.offer(request).await;
-        if let Some(place) = place {
-            recorder.answered(place, answer.as_ref().ok().map(TokenStream::seq));
-        }
+        unanswered.answered(answer.as_ref().ok().map(TokenStream::seq));
         answer
     }
 

@@ -56,7 +56,7 @@ fn changed_targets_show_in_the_metrics_and_auto_derives_them_again() {
     let [ttft, tpot] = premium();
     assert!(ttft > 0.0 && ttft != 0.25 && (tpot / derived - 1.0).abs() < 9.0, "{ttft} {tpot}");
     // A target that the device cannot meet is replaced by that of auto, as at the start.
-    assert_eq!(set(&server, &json!({"slo.premium.tpot_ms": 0.000_1})).status, 200);
+    assert_eq!(set(&server, &json!({"slo.premium.tpot_ms": 0.001})).status, 200);
     assert!(premium()[1] > 0.000_01);
     server.finish();
 }

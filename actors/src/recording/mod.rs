@@ -4,9 +4,11 @@
 mod prefixes;
 mod recorder;
 mod rows;
+mod unanswered;
 
 pub use recorder::{
     MAX_RECORDED_STEPS, Recorder, Recording, RecordingCut, RecordingLimits, RecordingState,
     RecordingStatus,
 };
 pub use rows::{Asked, Origin, Progress, RecordedEnd, RecordedSequence, SharedPrompt};
+pub(crate) use unanswered::Unanswered;

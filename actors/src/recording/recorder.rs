@@ -4,7 +4,7 @@ use crate::recording::prefixes::{self, PrefixIndex};
 use crate::recording::rows::{Asked, Origin, Place, RecordedEnd, RecordedSequence};
 use crate::request::{Request, SequenceView, StreamEvent};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::{BySeq, Clock, SeqId, StepRecord, Timestamp};
 
 /// Most steps that a recording keeps; later ones are left out.
@@ -80,7 +80,7 @@ pub struct Recorder {
     clock: Clock,
     /// Whether a recording runs; read without the lock, so that an engine that is not recorded spends nothing.
     active: AtomicBool,
-    kept: Mutex<Option<Recording>>,
+    kept: Mutex<Option<Arc<Recording>>>,
 }
 
 impl Recorder {
@@ -104,7 +104,7 @@ impl Recorder {
         let began = self.clock.now();
         let live = &live[..live.len().min(limits.max_sequences as usize)];
         let numbered = (0..).zip(live).map(|(number, view)| (view.seq, number));
-        *kept = Some(Recording {
+        *kept = Some(Arc::new(Recording {
             limits,
             began,
             ended: None,
@@ -116,7 +116,7 @@ impl Recorder {
             prefixes: PrefixIndex::default(),
             steps: Vec::new(),
             steps_cut: false,
-        });
+        }));
         self.active.store(true, Ordering::Relaxed);
         Some(began)
     }
@@ -125,7 +125,7 @@ impl Recorder {
     pub fn end(&self) -> bool {
         let mut kept = self.lock();
         let running = self.is_active();
-        if let Some(recording) = kept.as_mut().filter(|_| running) {
+        if let Some(recording) = running_one(&mut kept).filter(|_| running) {
             self.finish(recording, None);
         }
         running
@@ -135,17 +135,16 @@ impl Recorder {
     /// Returns whether that recording runs.
     pub fn add_steps(&self, began: Timestamp, steps: &[StepRecord]) -> bool {
         let mut kept = self.lock();
-        let recording = kept.as_mut().filter(|recording| recording.began == began);
-        let Some(recording) = recording.filter(|_| self.is_active()) else { return false };
+        let active = self.is_active();
+        let recording = running_one(&mut kept).filter(|of| active && of.began == began);
+        let Some(recording) = recording else { return false };
         let begun_us = |step: &StepRecord| step.ended_at_us.saturating_sub(step.elapsed_us);
         let own = steps.iter().filter(|step| begun_us(step) >= began.0);
         let room = MAX_RECORDED_STEPS - recording.steps.len();
         let before = recording.steps.len();
         recording.steps.extend(own.clone().take(room));
         recording.steps_cut |= own.count() > recording.steps.len() - before;
-        if self.clock.now().since_us(recording.began) >= recording.limits.max_us {
-            self.finish(recording, Some(RecordingCut::Time));
-        }
+        self.end_if_late(recording);
         self.is_active()
     }
 
@@ -170,8 +169,8 @@ impl Recorder {
         })
     }
 
-    /// Returns a copy of the recording; `None` if there is none, or if it still runs.
-    pub fn ended(&self) -> Option<Recording> {
+    /// Returns the recording; `None` if there is none, or if it still runs.
+    pub fn ended(&self) -> Option<Arc<Recording>> {
         self.lock().as_ref().filter(|recording| recording.ended.is_some()).cloned()
     }
 
@@ -189,7 +188,10 @@ impl Recorder {
         // Compute the names of the prompt's blocks without the lock.
         let names = block_size.map(|size| prefixes::names(request.salt, &request.prompt, size));
         let mut kept = self.lock();
-        let recording = kept.as_mut().filter(|_| self.is_active())?;
+        let recording = running_one(&mut kept).filter(|_| self.is_active())?;
+        if self.end_if_late(recording) {
+            return None;
+        }
         if recording.sequences.len() as u32 >= recording.limits.max_sequences {
             self.finish(recording, Some(RecordingCut::Sequences));
             return None;
@@ -207,19 +209,36 @@ impl Recorder {
 
     /// Records that the engine has accepted a request as sequence `seq`, or has refused it.
     pub(crate) fn answered(&self, place: Place, accepted: Option<SeqId>) {
-        let mut kept = self.lock();
-        let recording = kept.as_mut().filter(|_| self.is_active());
-        let Some(recording) = recording.filter(|recording| recording.began == place.began) else {
-            return;
-        };
         match accepted {
-            Some(seq) => _ = recording.live.insert(seq, place.number),
-            None => {
-                let now_us = self.clock.now().since_us(recording.began);
-                if let Some(row) = recording.sequences.get_mut(place.number as usize) {
-                    row.end = Some((RecordedEnd::Refused, now_us));
-                }
+            Some(seq) => {
+                self.at(place, |recording, _| _ = recording.live.insert(seq, place.number));
             }
+            None => self.ended_early(place, RecordedEnd::Refused),
+        }
+    }
+
+    /// Records that the client of a request left before the engine's answer.
+    pub(crate) fn abandoned(&self, place: Place) {
+        self.ended_early(place, RecordedEnd::Left);
+    }
+
+    fn ended_early(&self, place: Place, end: RecordedEnd) {
+        self.at(place, |recording, now_us| {
+            if let Some(row) = recording.sequences.get_mut(place.number as usize) {
+                row.end = Some((end, now_us));
+            }
+        });
+    }
+
+    /// Changes the recording that a place belongs to, if that recording runs. `change` gets the time since its begin, us.
+    fn at(&self, place: Place, change: impl FnOnce(&mut Recording, u64)) {
+        let mut kept = self.lock();
+        let active = self.is_active();
+        if let Some(recording) =
+            running_one(&mut kept).filter(|of| active && of.began == place.began)
+        {
+            let now_us = self.clock.now().since_us(recording.began);
+            change(recording, now_us);
         }
     }
 
@@ -246,7 +265,7 @@ impl Recorder {
     /// Changes the row of a live sequence, and takes the sequence from the live ones if that ends it.
     fn change(&self, seq: SeqId, change: impl FnOnce(&mut RecordedSequence, u64)) {
         let mut kept = self.lock();
-        let Some(recording) = kept.as_mut().filter(|_| self.is_active()) else { return };
+        let Some(recording) = running_one(&mut kept).filter(|_| self.is_active()) else { return };
         let Some(number) = recording.live.get(&seq) else { return };
         let row = &mut recording.sequences[*number as usize];
         change(row, self.clock.now().since_us(recording.began));
@@ -255,17 +274,33 @@ impl Recorder {
         }
     }
 
+    /// Ends a recording that has its longest time; returns whether it has.
+    fn end_if_late(&self, recording: &mut Recording) -> bool {
+        let late = self.clock.now().since_us(recording.began) >= recording.limits.max_us;
+        if late {
+            self.finish(recording, Some(RecordingCut::Time));
+        }
+        late
+    }
+
     fn finish(&self, recording: &mut Recording, cut: Option<RecordingCut>) {
-        recording.ended = Some(self.clock.now());
+        // A recording is noticed to be over a little later than it is.
+        let end = recording.began + recording.limits.max_us;
+        recording.ended = Some(self.clock.now().min(end));
         recording.cut = cut;
         recording.prefixes.clear();
         self.active.store(false, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Recording>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Recording>>> {
         // Ignore that the mutex is poisoned: each change leaves a recording valid.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the recording for a change. While it runs nobody else has it, so nothing is copied.
+fn running_one(kept: &mut Option<Arc<Recording>>) -> Option<&mut Recording> {
+    kept.as_mut().and_then(Arc::get_mut)
 }
 
 impl Recording {
@@ -311,133 +346,4 @@ impl Recording {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::{FinishReason, RequestFault, Usage};
-    use std::sync::Arc;
-    use tiercel_config::SloTargets;
-    use tiercel_device::{SamplingParams, Tier, TokenId};
-    use tiercel_policy::Weight;
-    use tiercel_policy::blocks::Salt;
-
-    const LIMITS: RecordingLimits = RecordingLimits { max_sequences: 3, max_us: 60_000_000 };
-
-    fn request(prompt: &[TokenId]) -> Request {
-        Request {
-            tier: Tier::Standard,
-            priority: 0,
-            salt: Salt([0; 16]),
-            weight: Weight::default(),
-            prompt: Arc::from(prompt),
-            max_tokens: 9,
-            stop_tokens: Arc::from([]),
-            sampling: Arc::new(SamplingParams::greedy()),
-            targets: SloTargets::default(),
-            may_tighten: None,
-            max_wait_ms: None,
-            returning: false,
-        }
-    }
-
-    fn arrives(recorder: &Recorder, seq: u64) -> Place {
-        let place = recorder.arrived(&request(&[1, 2, 3]), None).expect("it is recorded");
-        recorder.answered(place, Some(SeqId(seq)));
-        place
-    }
-
-    fn ends(recorder: &Recorder) -> Vec<Option<RecordedEnd>> {
-        recorder.end();
-        let recording = recorder.ended().expect("it has ended");
-        recording.sequences().iter().map(|row| row.end.map(|(end, _)| end)).collect()
-    }
-
-    #[test]
-    fn every_end_is_recorded_and_what_goes_on_stays_open() {
-        let recorder = Recorder::new(Clock::wall());
-        assert!(recorder.arrived(&request(&[1]), None).is_none(), "no recording runs");
-        let limits = RecordingLimits { max_sequences: 9, ..LIMITS };
-        recorder.begin(limits, Some(2), &[]).expect("none runs");
-        assert_eq!(recorder.begin(limits, None, &[]), None, "one runs");
-        assert!(recorder.ended().is_none());
-        (1..=6).for_each(|seq| _ = arrives(&recorder, seq));
-        let refused = recorder.arrived(&request(&[1]), None).expect("it is recorded");
-        recorder.answered(refused, None);
-        let usage = Usage { completion_tokens: 4, preemptions: 2, ..Usage::default() };
-        let finished = |reason| StreamEvent::Finished { reason, usage };
-        let token = StreamEvent::Token { token: 5, logprobs: None };
-        recorder.taken(SeqId(1), Some(&token));
-        recorder.taken(SeqId(1), Some(&finished(FinishReason::Stop)));
-        recorder.left(SeqId(1));
-        recorder.taken(SeqId(2), Some(&finished(FinishReason::Length)));
-        let fault = RequestFault::TurnedAway { retry_after_ms: 5 };
-        recorder.taken(SeqId(3), Some(&StreamEvent::Failed(fault)));
-        recorder.taken(SeqId(4), Some(&token));
-        recorder.left(SeqId(4));
-        recorder.taken(SeqId(5), None);
-        assert_eq!(recorder.status().map(|status| (status.sequences, status.live)), Some((7, 1)));
-        let expected = [
-            Some(RecordedEnd::Stop),
-            Some(RecordedEnd::Length),
-            Some(RecordedEnd::TurnedAway),
-            Some(RecordedEnd::Left),
-            Some(RecordedEnd::Failed),
-            None,
-            Some(RecordedEnd::Refused),
-        ];
-        assert_eq!(ends(&recorder), expected);
-        let recording = recorder.ended().expect("it has ended");
-        let rows = recording.sequences();
-        assert_eq!((rows[0].progress.tokens, rows[0].progress.preemptions), (4, 2));
-        assert_eq!(rows[3].progress.tokens, 1);
-        assert_eq!(rows[1].shared.map(|shared| (shared.number, shared.tokens)), Some((0, 2)));
-    }
-
-    #[test]
-    fn a_recording_ends_at_its_sequences_and_at_its_time() {
-        let recorder = Recorder::new(Clock::wall());
-        recorder.begin(LIMITS, None, &[]).expect("none runs");
-        (1..=3).for_each(|seq| _ = arrives(&recorder, seq));
-        assert!(recorder.is_active());
-        assert!(recorder.arrived(&request(&[1]), None).is_none(), "there is no room");
-        let status = recorder.status().expect("a recording");
-        assert_eq!((status.state, status.sequences), (RecordingState::Ended, 3));
-        assert_eq!(status.cut, Some(RecordingCut::Sequences));
-        let limits = RecordingLimits { max_us: 0, ..LIMITS };
-        let began = recorder.begin(limits, None, &[]).expect("the other has ended");
-        assert!(!recorder.add_steps(began, &[]), "its time is over");
-        assert_eq!(recorder.status().and_then(|status| status.cut), Some(RecordingCut::Time));
-        assert!(!recorder.end(), "it has ended");
-    }
-
-    #[test]
-    fn a_sequence_of_an_earlier_recording_changes_no_later_one() {
-        let recorder = Recorder::new(Clock::wall());
-        let began = recorder.begin(LIMITS, None, &[]).expect("none runs");
-        let place = recorder.arrived(&request(&[1]), None).expect("it is recorded");
-        arrives(&recorder, 1);
-        recorder.end();
-        // The clock counts in us, so another recording begins at another time.
-        while recorder.clock.now() == began {}
-        let later = recorder.begin(LIMITS, None, &[]).expect("the other has ended");
-        arrives(&recorder, 2);
-        recorder.answered(place, None);
-        recorder.left(SeqId(1));
-        let step = StepRecord { ended_at_us: u64::MAX, ..StepRecord::default() };
-        assert!(!recorder.add_steps(began, &[step]));
-        assert!(recorder.add_steps(later, &[step, StepRecord::default()]));
-        assert_eq!(recorder.status().map(|status| status.steps), Some(1), "one began before");
-        assert_eq!(ends(&recorder), [None]);
-    }
-
-    #[test]
-    fn steps_beyond_the_limit_are_left_out_and_that_is_told() {
-        let recorder = Recorder::new(Clock::wall());
-        let began = recorder.begin(LIMITS, None, &[]).expect("none runs");
-        let step = StepRecord { ended_at_us: u64::MAX, ..StepRecord::default() };
-        recorder.add_steps(began, &vec![step; MAX_RECORDED_STEPS]);
-        recorder.add_steps(began, &[step]);
-        recorder.end();
-        let recording = recorder.ended().expect("it has ended");
-        assert_eq!((recording.steps().len(), recording.steps_cut()), (MAX_RECORDED_STEPS, true));
-    }
-}
+mod tests;

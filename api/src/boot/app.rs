@@ -127,7 +127,9 @@ impl App {
     pub(crate) fn drain(&self, grace_ms: u64) {
         let first = self.draining.set(self.clock.now() + grace_ms * 1_000).is_ok();
         debug_assert!(first, "a server drains once");
-        stage::drains(Clock::unix_s() as f64 + grace_ms as f64 / 1_000.0);
+        if first {
+            stage::drains(Clock::unix_s() as f64 + grace_ms as f64 / 1_000.0);
+        }
     }
 
     /// Returns the time left until the deadline of the drain, ms; `None` if the server does not drain.

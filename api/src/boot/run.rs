@@ -88,8 +88,7 @@ impl Bound {
         let mut http = pin!(until_http_ends(server));
         actix_rt::spawn(upkeep(app.clone()));
         if app.keys.reloadable() {
-            let labels = settings.engine.slo.max_tenants > 0;
-            actix_rt::spawn(reload_keys(signals::hangup()?, app.clone(), labels));
+            actix_rt::spawn(reload_keys(signals::hangup()?, app.clone()));
         }
         if let Some(certificate) = certificate.clone() {
             actix_rt::spawn(reload_certificate(signals::hangup()?, certificate));
@@ -223,9 +222,7 @@ async fn launch(
         }
     };
     warm?;
-    if settings.engine.slo.max_tenants > 0 {
-        app.keys.log_labels();
-    }
+    app.keys.log_labels();
     let names = match settings.model.served_name.as_slice() {
         [] => vec![name],
         names => names.to_vec(),
@@ -285,18 +282,16 @@ async fn stop_http(
     futures_util::future::join(handle.stop(true), http).await;
 }
 
-/// Reads the keys file again at each SIGHUP. A file that cannot be used is logged, and the keys stay as they were.
-/// `labels` says whether tenants have metrics of their own, whose labels are logged.
-async fn reload_keys(mut hangup: Signal, app: Data<App>, labels: bool) {
+/// Reads the keys file again at each SIGHUP, and logs the labels that tenants have in the metrics. A file that cannot be used
+/// is logged, and the keys stay as they were.
+async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let reading = app.clone();
         match actix_web::web::block(move || reading.keys.reload()).await {
             Ok(Ok((before, keys))) => {
                 tracing::info!(keys, before, "read the keys file again");
                 app.meters.retain(&app.keys.names());
-                if labels {
-                    app.keys.log_labels();
-                }
+                app.keys.log_labels();
             }
             Ok(Err(error)) => tracing::error!("the API keys stay as they were: {error}"),
             Err(error) => tracing::error!("the API keys stay as they were: {error}"),

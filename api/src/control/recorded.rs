@@ -1,7 +1,7 @@
 //! What a server was when its recording of live traffic began.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_config::EngineSettings;
 use tiercel_policy::slo::Targets;
 
@@ -23,6 +23,17 @@ pub(super) struct Facts {
 pub(crate) struct Recorded {
     facts: Mutex<Option<Facts>>,
     settings_changed: AtomicBool,
+    /// Whether a client is being sent the recording's file, which takes as much memory again as the recording.
+    sending: Arc<AtomicBool>,
+}
+
+/// Right to send the recording's file; one client at a time has it. Dropping it returns the right.
+pub(super) struct Sending(Arc<AtomicBool>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Recorded {
@@ -35,6 +46,12 @@ impl Recorded {
     pub(super) fn begin(&self, facts: Facts) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
         self.settings_changed.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the right to send the recording's file; `None` while another client is being sent the file.
+    pub(super) fn sending(&self) -> Option<Sending> {
+        let taken = self.sending.swap(true, Ordering::Acquire);
+        (!taken).then(|| Sending(self.sending.clone()))
     }
 
     /// Returns the facts about the recording; `None` if there was none.

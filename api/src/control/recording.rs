@@ -182,9 +182,12 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     let engine = app.loaded()?.engine.clone();
     let status = engine.recorder().status().ok_or_else(nothing)?;
     let facts = app.recorded.facts().ok_or_else(nothing)?;
+    let busy = |message| ApiError::new(StatusCode::CONFLICT, message).code("recording");
+    let sending = app.recorded.sending().ok_or_else(|| {
+        busy("another client is being sent the recording; try again when it has the file")
+    })?;
     let Some(recording) = engine.recorder().ended() else {
-        let message = "the recording runs; stop it first";
-        return Err(ApiError::new(StatusCode::CONFLICT, message).code("recording"));
+        return Err(busy("the recording runs; stop it first"));
     };
     app.audit.record(&Event {
         by: &operator.name,
@@ -192,7 +195,10 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
         requests: Some(status.sequences),
         ..Event::default()
     });
-    let text = actix_web::web::block(move || recording_file::text(&recording, &facts, &engine));
+    let text = actix_web::web::block(move || {
+        let _sending = sending;
+        recording_file::text(&recording, &facts, &engine)
+    });
     let text = text.await.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be written")
     })?;

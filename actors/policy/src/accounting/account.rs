@@ -61,9 +61,9 @@ impl Account {
         lately
     }
 
-    /// Whether the party never had any work.
+    /// Whether the account holds nothing: no live sequence, no tokens, and no device time that was had or due.
     pub(super) fn is_unused(&self) -> bool {
-        self.working == 0 && self.total.had_us == 0.0 && self.prompt_tokens == 0
+        self.working == 0 && self.total == DeviceTime::default() && self.prompt_tokens == 0
     }
 
     /// Returns the account as a report, in which the deviation is a share of `window_us`: the device time of all parties

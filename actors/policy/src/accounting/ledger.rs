@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Most tenants with accounts of their own: the first ones that send a request. All further tenants have one account
-/// together. The bound keeps the time per step and the number of metrics small.
+/// Most tenants with accounts of their own: the first tenants whose requests are accepted. All further tenants have one
+/// account together. The bound keeps the time per step and the number of metrics small.
 const TENANTS_MAX: usize = 64;
 
 /// Account of all tenants without an account of their own.

@@ -32,7 +32,8 @@ pub struct PartyUsage {
 pub struct TenantUsage {
     /// Tier in which the tenant had the usage.
     pub tier: Tier,
-    /// Tenant; `None` for all tenants without an account of their own together, of which no time is due.
+    /// Tenant; `None` for all tenants without an account of their own together; the time that is due to them is the time
+    /// that they had.
     pub tenant: Option<Salt>,
     /// Tokens and device time of the tenant in the tier.
     pub usage: PartyUsage,
@@ -43,6 +44,6 @@ pub struct TenantUsage {
 pub struct UsageReport {
     /// Usage of each tier; that of the system tier is always 0.
     pub tiers: [PartyUsage; Tier::ALL.len()],
-    /// Usage of each tenant in each tier in which it ever had work; the first tenants of the engine come first.
+    /// Usage of each tenant in each tier in which its account holds anything; the first tenants of the engine come first.
     pub tenants: Vec<TenantUsage>,
 }

@@ -70,7 +70,8 @@ struct LiveWork {
 }
 
 /// Returns the sequences of a snapshot that are shown, in the order of service, with the positions of those in line:
-/// first those that have blocks or had some, then the first ones that wait.
+/// first those that have blocks or had some, then the first ones that wait. If too many have blocks, those that are
+/// preempted or resume come before the others, because views exist to show them.
 pub(super) fn shown(snapshot: &Snapshot) -> Vec<(&SequenceView, Option<u32>)> {
     let waits = |view: &&SequenceView| view.state == SequenceState::Waiting && !view.blocks.copying;
     let (mut waiting, mut active): (Vec<_>, Vec<_>) = snapshot.sequences.iter().partition(waits);
@@ -78,12 +79,19 @@ pub(super) fn shown(snapshot: &Snapshot) -> Vec<(&SequenceView, Option<u32>)> {
         waiting.select_nth_unstable_by_key(ROWS_MAX, |view| view.order);
         waiting.truncate(ROWS_MAX);
     }
-    active.sort_unstable_by_key(|view| view.order);
+    active.sort_unstable_by_key(|view| (!is_interrupted(view), view.order));
     waiting.sort_unstable_by_key(|view| view.order);
     let mut positions = positions(&active, &waiting);
     active.truncate(ROWS_MAX);
+    active.sort_unstable_by_key(|view| view.order);
     let shown = active.into_iter().chain(waiting).take(ROWS_MAX);
     shown.map(|view| (view, positions.remove(&view.seq))).collect()
+}
+
+/// Returns whether a sequence is preempted, or is about to be or to resume.
+fn is_interrupted(view: &SequenceView) -> bool {
+    let state = matches!(view.state, SequenceState::Preempted | SequenceState::Resuming);
+    state || view.blocks.copying
 }
 
 /// Returns the positions in line of sequences, given those that have blocks and the first ones that wait: as all

@@ -54,7 +54,7 @@ impl Recording {
     }
 
     fn read<R: Read>(mut lines: Lines<R>) -> Result<Recording, Fault> {
-        let header = match lines.next()? {
+        let mut header = match lines.next()? {
             Some((_, line)) => header(line).map_err(|problem| Fault::Line(1, problem))?,
             None => return Err(Fault::Line(1, format!("is missing; allowed: {BEGIN}"))),
         };
@@ -74,9 +74,7 @@ impl Recording {
             return Err(Fault::Line(1, "states no sequences: nothing arrived".into()));
         }
         let lengths = lengths::lengths(&requests);
-        if !texts::fill(&mut requests, &lengths) {
-            return Err(Fault::Line(last, "is the last: prompts begin alike too often".into()));
-        }
+        header.prefixes_cut |= !texts::fill(&mut requests, &lengths);
         let requests: Vec<_> = requests.into_iter().map(Arc::new).collect();
         let workload = workload(&header, &requests, &lengths);
         match workload.problem() {

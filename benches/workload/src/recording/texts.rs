@@ -20,9 +20,10 @@ pub struct TextPiece {
     pub closing: Option<u32>,
 }
 
-/// Fills in the pieces of all prompts. `lengths` are the output lengths. Returns false if there are too many pieces.
+/// Fills in the pieces of all prompts. `lengths` are the output lengths. Returns whether every prompt begins like its
+/// earlier one; with too many pieces, further prompts have texts of their own.
 pub(super) fn fill(requests: &mut [RecordedRequest], lengths: &[u32]) -> bool {
-    let mut count = 0;
+    let (mut count, mut all) = (0, true);
     for number in 0..requests.len() {
         let request = &requests[number];
         let length = request.sent_prompt_tokens();
@@ -41,11 +42,13 @@ pub(super) fn fill(requests: &mut [RecordedRequest], lengths: &[u32]) -> bool {
             let closing = lengths.get(number).copied();
             pieces.push(TextPiece { of: number as u32, from, to: length, closing });
         }
-        count += pieces.len();
-        if count > MAX_PIECES {
-            return false;
+        if count + pieces.len() > MAX_PIECES {
+            let closing = lengths.get(number).copied();
+            pieces = vec![TextPiece { of: number as u32, from: 0, to: length, closing }];
+            all = false;
         }
+        count += pieces.len();
         requests[number].text = Arc::from(pieces);
     }
-    true
+    all
 }

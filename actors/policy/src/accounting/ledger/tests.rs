@@ -72,6 +72,25 @@ fn a_tier_that_waits_is_due_its_share_beside_those_that_have_work() {
 }
 
 #[test]
+fn a_tenant_that_was_due_time_and_had_none_stays_in_the_report_after_it_leaves() {
+    use Tier::Standard as S;
+    let (mut ledger, of) = ledger(&[(S, 1, 1.0), (S, 2, 1.0)]);
+    step(&mut ledger, &[(of[0], 10.0)]);
+    ledger.rests(of[1].0, of[1].1);
+    let report = ledger.report(Timestamp(8));
+    assert_eq!(times(&report), [(S, 1000.0, 500.0), (S, 0.0, 500.0)]);
+    assert!((report.tenants[1].usage.deviation + 0.5).abs() < 1e-9, "{report:?}");
+    // A minute later another step runs, of which no time is due to the tenant that left.
+    let mut shares = StepShares::default();
+    shares.charge(of[0], 10.0, false);
+    ledger.share_out(&mut shares, WEIGHTS, std::iter::empty());
+    ledger.stepped(&shares, 1_000, Timestamp(60_000_000));
+    let report = ledger.report(Timestamp(60_000_001));
+    assert_eq!(times(&report), [(S, 2000.0, 1500.0), (S, 0.0, 500.0)]);
+    assert_eq!(report.tenants[1].usage.deviation, 0.0);
+}
+
+#[test]
 fn a_sequence_that_a_step_before_ends_does_not_want_more() {
     use Tier::Standard as S;
     let (mut ledger, of) = ledger(&[(S, 1, 1.0), (S, 2, 1.0), (S, 2, 1.0)]);
@@ -115,7 +134,7 @@ fn tokens_are_counted_by_tenant_and_tier() {
 }
 
 #[test]
-fn tenants_beyond_the_bound_have_one_account_together_of_which_no_time_is_due() {
+fn tenants_beyond_the_bound_have_one_account_that_is_due_what_it_had() {
     use Tier::Standard as S;
     let tenants: Vec<_> = (0..TENANTS_MAX as u32 + 2).map(|tenant| (S, tenant, 1.0)).collect();
     let (mut ledger, of) = ledger(&tenants);

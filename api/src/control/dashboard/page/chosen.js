@@ -20,6 +20,10 @@ export class Chosen {
   constructor(changed) {
     this.changed = changed;
     this.history = null;
+    /** Whether the last document lists the request. */
+    this.listed = false;
+    /** Whether the server answered the last poll with a document. */
+    this.connected = false;
     this.facts = new Facts(byId("chosen-facts"));
     byId("move").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -37,6 +41,7 @@ export class Chosen {
   /** Shows another request: its tier and priority become the form's. */
   choose(history) {
     this.history = history;
+    this.listed = true;
     this.say("");
     byId("move-tier").value = history.row.tier;
     byId("move-priority").value = history.row.priority;
@@ -45,9 +50,30 @@ export class Chosen {
 
   /** Shows no request. */
   clear() {
+    byId("confirm").close();
     this.history = null;
     byId("chosen-one").hidden = true;
     byId("chosen-none").hidden = false;
+  }
+
+  /** Takes the request's history after a document: undefined if the document does not list the request. */
+  follow(history) {
+    this.listed = history !== undefined;
+    if (history) this.history = history;
+    this.show();
+  }
+
+  /** Takes whether the server answers with documents. */
+  connect(connected) {
+    this.connected = connected;
+    this.show();
+  }
+
+  /** Returns why no command can be given for the request; null if one can. */
+  get obstacle() {
+    if (this.history.endedAt !== null) return "the request has ended";
+    if (!this.connected) return "the page gets no figures from the server";
+    return this.listed ? null : "the request is not among the requests shown any more";
   }
 
   show() {
@@ -56,20 +82,32 @@ export class Chosen {
     byId("chosen-one").hidden = false;
     const { row, word, endedAt } = this.history;
     write(byId("chosen-title"), row.request_id === row.id ? row.id : `${row.request_id} (${row.id})`);
+    const old = !this.listed && endedAt === null;
     const state = row.position && endedAt === null ? `${word}, position ${count(row.position)}` : word;
-    this.facts.show("State", state);
+    this.facts.show("State", old ? "not among the requests shown any more" : state);
     this.facts.show("Tier", row.priority === 0 ? row.tier : `${row.tier}, priority ${row.priority}`);
     this.facts.show("Tenant", row.tenant);
     this.facts.show("Sequence", String(row.seq));
-    this.facts.show("First token after", row.ttft_ms === undefined ? (row.late ? "none yet, late" : "none yet") : time(row.ttft_ms));
-    this.facts.show("Ahead of target", time(row.slack_ms));
+    const none = old ? "–" : row.late ? "none yet, late" : "none yet";
+    this.facts.show("First token after", row.ttft_ms === undefined ? none : time(row.ttft_ms));
+    this.facts.show("Ahead of target", old ? "–" : time(row.slack_ms));
     this.facts.show("Prompt", `${count(Math.min(row.computed_tokens, row.prompt_tokens))} of ${count(row.prompt_tokens)} tokens`);
     this.facts.show("Output", `${count(row.output_tokens)} of ${count(row.max_tokens)} tokens`);
     this.facts.show("Blocks", `${count(row.device_blocks)} device, ${count(row.host_blocks)} host`);
     this.facts.show("Preemptions", count(row.preemptions));
     write(byId("pause"), row.paused ? "Resume" : "Pause");
-    for (const id of ["move-button", "pause", "cancel"]) byId(id).disabled = endedAt !== null;
+    this.showCommands();
     this.showMoments();
+  }
+
+  /** Enables the commands, or disables the commands and closes the dialog. */
+  showCommands() {
+    const { obstacle } = this;
+    if (obstacle !== null && byId("confirm").open) {
+      byId("confirm").close();
+      this.say(`not cancelled: ${obstacle}`, true);
+    }
+    for (const id of ["move-button", "pause", "cancel"]) byId(id).disabled = obstacle !== null;
   }
 
   showMoments() {
@@ -99,9 +137,10 @@ export class Chosen {
   }
 
   async give(verb, body = {}, history = this.history) {
+    if (history.endedAt !== null) return this.say("the request has ended", true);
     this.say("…");
     try {
-      const { changes } = await command(history.row.seq, verb, body);
+      const { changes } = await command(history.row.id, verb, body);
       this.say(told(verb, changes[0]));
     } catch (error) {
       this.say(error instanceof Refused ? error.message : "the server did not answer; the change may or may not have been made", true);

@@ -43,27 +43,48 @@ async function ask(path, options = {}) {
     headers: headers(options.headers),
   });
   const body = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, body?.error?.message ?? `status ${answer.status}`, body?.error?.code);
+  if (!answer.ok) throw refused(answer, body);
   return body;
 }
 
-/** Gives a command for a request of a sequence. */
-export function command(seq, verb, body = {}) {
-  return ask(`requests/${seq}/${verb}`, {
+/** Returns the error of an answer from the answer's body. */
+function refused(answer, body) {
+  return new Refused(answer.status, body?.error?.message ?? `status ${answer.status}`, body?.error?.code);
+}
+
+/** Gives a command for the request with an id of a response, which no other request has. */
+export function command(id, verb, body = {}) {
+  return ask(`requests/${encodeURIComponent(id)}/${verb}`, {
     method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
   });
 }
 
-/** A wait that can be cut short. */
+/** A wait that can be cut short. A call of `wake()` before the wait begins ends the wait at once. */
 class Nap {
+  constructor() {
+    this.end = null;
+    this.woken = false;
+  }
+
   sleep(ms) {
+    if (this.woken) {
+      this.woken = false;
+      return Promise.resolve();
+    }
     return new Promise((wake) => {
-      this.end = () => { clearTimeout(this.timer); wake(); };
-      this.timer = setTimeout(wake, ms);
+      const timer = setTimeout(() => this.end(), ms);
+      this.end = () => {
+        clearTimeout(timer);
+        this.end = null;
+        wake();
+      };
     });
   }
 
-  wake() { this.end?.(); }
+  wake() {
+    if (this.end) this.end();
+    else this.woken = true;
+  }
 }
 
 /** Polls documents until the page is closed. `seen(document)` gets each; `failed(error, retryMs)` each failure. */
@@ -75,7 +96,7 @@ export class Poll {
     document.addEventListener("visibilitychange", () => this.now());
   }
 
-  /** Asks for the next document at once. */
+  /** Asks for the next document at once, or, while the page waits for an answer, as soon as the answer has come. */
   now() { this.nap.wake(); }
 
   /** Passes a document on. A mistake of the page is no failure of the connection, so the browser's console tells of it. */
@@ -105,10 +126,12 @@ export class Poll {
   }
 }
 
-/** Listens to events until `stop()`; ends when the stream ends. `heard(event)` gets each. */
+/** Listens to events until `stop()`; ends when the stream ends, and throws `Refused` if the server gives no stream.
+ * `heard(event)` gets each. */
 export class Listener {
   constructor(heard) {
     this.heard = heard;
+    this.accepted = false;
     this.abort = new AbortController();
   }
 
@@ -118,7 +141,8 @@ export class Listener {
     const answer = await fetch("control/v1/events", {
       headers: headers(), cache: "no-store", credentials: "omit", signal: this.abort.signal,
     });
-    if (!answer.ok) throw new Refused(answer.status, `status ${answer.status}`);
+    if (!answer.ok) throw refused(answer, await answer.json().catch(() => null));
+    this.accepted = true;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let text = ""; ; ) {
       const { value, done } = await reader.read();

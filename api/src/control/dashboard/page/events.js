@@ -1,6 +1,6 @@
 // The last events: changes that operators made, and what the page itself noticed.
 
-import { Listener } from "./client.js";
+import { Listener, Refused } from "./client.js";
 import { byId, make } from "./elements.js";
 import { count } from "./format.js";
 
@@ -15,6 +15,8 @@ export class Events {
     this.list = byId("events");
     this.listener = null;
     this.triedAt = -Infinity;
+    /** Statuses of refusals that the list tells of, since the server last gave an event stream. */
+    this.refusals = new Set();
   }
 
   /** Listens, unless the page listens already or tried a moment ago. */
@@ -23,8 +25,20 @@ export class Events {
     this.triedAt = performance.now();
     const listener = new Listener((event) => this.add(event.unix_s * 1_000, words(event)));
     this.listener = listener;
-    const ended = () => { if (this.listener === listener) this.listener = null; };
+    const ended = (error) => {
+      if (listener.accepted) this.refusals.clear();
+      if (this.listener !== listener) return;
+      this.listener = null;
+      if (error instanceof Refused) this.refused(error);
+    };
     listener.run().then(ended, ended);
+  }
+
+  /** Tells that the server gives no event stream: once for each status, because the page tries again and again. */
+  refused({ status, message }) {
+    if (this.refusals.has(status)) return;
+    this.refusals.add(status);
+    this.note(`no events: ${message}`);
   }
 
   /** Stops listening, because the connection is lost or the key has changed. */

@@ -36,6 +36,7 @@ function seen(live) {
   life.live = live;
   life.at = performance.now();
   life.histories.add(live);
+  chosen.connect(true);
   byId("main").hidden = false;
   byId("key-form").hidden = true;
   byId("forget").hidden = !hasKey();
@@ -90,8 +91,7 @@ function showRequests() {
   parts.lanes.rows = rows;
   requests.show(rows, live);
   const history = histories.of.get(requests.chosen);
-  if (history) chosen.history = history;
-  chosen.show();
+  chosen.follow(history);
   if (calm.matches) parts.lanes.draw(live.engine_ms);
 }
 
@@ -106,6 +106,7 @@ function linked(text, kind) {
 
 function failed(error, retryMs) {
   parts.events.stop();
+  chosen.connect(false);
   const refused = error instanceof Refused ? error : null;
   if (refused?.status === 401 || refused?.code === "role_needed") return askForKey(refused);
   if (refused?.code === "loading") return linked("the model is loading", "");

@@ -54,12 +54,20 @@ export class Rates {
     const now = {
       output: rate(this.counters.output, RATE_MS, 1_000),
       prefill: rate(this.counters.prefill, RATE_MS, 1_000),
-      // Preemptions of the last minute. A page that was opened later counts those since then.
-      preemptions: this.counters.preemptions.growth(MINUTE_MS)[0],
+      preemptions: this.preemptions(),
       step: live.step_time.p50_ms ?? 0,
       waiting: Object.values(live.tiers).reduce((sum, tier) => sum + tier.waiting, 0),
     };
     for (const [name, value] of Object.entries(now)) this.shown[name].add(at, value);
     return now;
+  }
+
+  /**
+   * Returns the preemptions of the last minute. A page that was opened later counts the preemptions since then. After a gap
+   * between two documents the growth took more than a minute, and the mean over that time counts.
+   */
+  preemptions() {
+    const [growth, took] = this.counters.preemptions.growth(MINUTE_MS);
+    return took > MINUTE_MS ? Math.round((growth * MINUTE_MS) / took) : growth;
   }
 }

@@ -50,7 +50,7 @@ export class Requests {
     if (held) mark(this.list, "aria-activedescendant", `lane-${this.chosen}`);
     else this.list.removeAttribute("aria-activedescendant");
     const rest = live.requests_total - live.requests.length;
-    const more = rest > 0 ? `; ${count(rest)} more wait behind those shown` : "";
+    const more = rest > 0 ? `; ${count(rest)} more are not shown` : "";
     write(byId("requests-count"), `${count(live.requests_total)} live${more}`);
   }
 
