@@ -1,5 +1,6 @@
 """Drives a headless Chromium by the DevTools protocol over a pipe, without other packages."""
 
+import fcntl
 import json
 import os
 import queue
@@ -28,14 +29,21 @@ class Browser:
     def __init__(self):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         (read, to_browser), (from_browser, write) = os.pipe(), os.pipe()
-        # The browser reads commands from descriptor 3 and writes answers to descriptor 4.
-        shell = ["sh", "-c", f'exec "$@" 3<&{read} 4>&{write}', "sh"]
+        # The browser reads commands from descriptor 3 and writes answers to descriptor 4. A shell does not know descriptors
+        # of more than one digit, so the child's descriptors are set here.
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (read, write)]
+
+        def take_descriptors():
+            os.dup2(high[0], 3)
+            os.dup2(high[1], 4)
+
         command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
                    "--no-first-run", "--disable-background-networking", "--enable-precise-memory-info",
                    f"--user-data-dir={self.profile.name}", "about:blank"]
-        self.process = subprocess.Popen(shell + command, pass_fds=(read, write), stderr=subprocess.DEVNULL)
-        os.close(read)
-        os.close(write)
+        self.process = subprocess.Popen(command, close_fds=False, preexec_fn=take_descriptors,
+                                        stderr=subprocess.DEVNULL)
+        for descriptor in (read, write, *high):
+            os.close(descriptor)
         self.out = to_browser
         self.number = 0
         self.lock = threading.Lock()
