@@ -2,11 +2,15 @@
 """What open live pages cost a full server, and whether the pages stay as light as they were.
 
     cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
+    cargo build --release && python3 benches/dashboard.py documents     # the same without a browser
 
 10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the time of planning and of all the host's work
 between two steps (tokens are delivered, and the next step is planned) is measured without a page and with PAGES pages (5 unless stated) open in Chromium. Then the pages stay
 open for MINUTES (20 unless stated). Printed every half minute are, for the heaviest page: the JavaScript heap after a collection of
 garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
+
+`documents`: planning and the host's work without requests from operators, and with 10 requests a second for the document that
+pages poll (as five pages send), in two turns of 25 s each.
 """
 
 import os, sys, tempfile, threading, time
@@ -89,6 +93,26 @@ def watch(pages, minutes):
         assert page.complaints == [], page.complaints
 
 
+def documents():
+    """Measures the host's times beside a plain client that asks for the pages' document, in turns."""
+    server = full_server()
+    os.nice(19)
+    for turn in range(2):
+        for rate in (0, 10):
+            _, last = host_times(server, 0)
+            began, sent = time.monotonic(), 0
+            while time.monotonic() - began < 25:
+                if rate:
+                    server.get(PORT + 1, "/control/v1/live")
+                sent += 1
+                time.sleep(max(0, began + sent / (rate or 1) - time.monotonic()))
+            planning, host = (sorted(times) for times in host_times(server, last)[0])
+            p50, p99 = (lambda times: times[len(times) // 2]), (lambda times: times[len(times) * 99 // 100])
+            print(f"turn {turn + 1}, {rate} documents/s: planning p50 {p50(planning)} us, p99 {p99(planning)} us; all of the host's "
+                  f"work p50 {p50(host)} us, p99 {p99(host)} us; {len(host)} steps", flush=True)
+    server.stop()
+
+
 def main(minutes=20.0, number=5):
     # Browser and client give way to the server, as programs on another machine would.
     server = full_server()
@@ -104,4 +128,6 @@ def main(minutes=20.0, number=5):
 if __name__ == "__main__":
     if len(sys.argv) > 3 or "--help" in sys.argv:
         sys.exit(__doc__)
+    if sys.argv[1:] == ["documents"]:
+        sys.exit(documents())
     main(*[kind(argument) for kind, argument in zip((float, int), sys.argv[1:])])

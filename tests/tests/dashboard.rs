@@ -7,7 +7,7 @@ use std::process::Command;
 /// Runs the browser with a server as a process of its own. With the environment variable `DASHBOARD_PICTURES`, pictures of
 /// the page are written to the folder that it names.
 #[test]
-#[ignore = "needs Chromium; see docs/developer.md"]
+#[ignore = "needs Chromium; .ci/run runs this test where there is one"]
 fn an_operator_watches_and_changes_requests_in_a_browser() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/check_dashboard.py");
     let mut command = Command::new("python3");

@@ -298,7 +298,8 @@ impl Recorder {
     }
 }
 
-/// Returns the recording for a change. While it runs nobody else has it, so nothing is copied.
+/// Returns the recording, to be changed. A recording that runs has no other owner; for one that has ended and is being
+/// sent to a client, this returns `None`.
 fn running_one(kept: &mut Option<Arc<Recording>>) -> Option<&mut Recording> {
     kept.as_mut().and_then(Arc::get_mut)
 }

@@ -74,7 +74,7 @@ pub(crate) struct RecordingView {
     cut: Option<&'static str>,
 }
 
-/// Endpoint `GET /control/v1/recording`: the recording that runs, or the last one.
+/// Endpoint `GET /control/v1/recording`: shows the state of the running recording, or of the last recording if none runs.
 pub(crate) async fn show(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.operator(&request, Role::Viewer)?;
     Ok(HttpResponse::Ok().json(view(app.loaded()?.engine.recorder())))

@@ -229,7 +229,7 @@ fn changes() -> [Endpoint; 3] {
 fn recorded() -> [Endpoint; 4] {
     [
         Endpoint::get("/control/v1/recording", recording::show)
-            .named("show_recording", "Shows the recording that runs, or the last one.")
+            .named("show_recording", "Shows the state of the running or the last recording.")
             .answers::<recording::RecordingView>(200, "The recording.")
             .fails([403, 503]),
         Endpoint::post("/control/v1/recording", recording::start)

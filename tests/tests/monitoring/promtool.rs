@@ -17,7 +17,7 @@ fn promtool(args: &[&str], input: &str) -> (bool, String) {
 }
 
 #[test]
-#[ignore = "needs promtool"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn promtool_has_no_complaint_about_a_metric_of_tiercel() {
     let (_, said) = promtool(&["check", "metrics"], &metrics().text);
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("tiercel_")).collect();
@@ -28,7 +28,7 @@ fn promtool_has_no_complaint_about_a_metric_of_tiercel() {
 }
 
 #[test]
-#[ignore = "needs promtool"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn the_alerts_pass_their_tests() {
     for args in [
         &["check", "rules", "alerts.yml"][..],

@@ -63,10 +63,10 @@ impl Screen {
         self.tmux(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_owned()
     }
 
-    /// Waits until the window shows `expected`, and returns its text.
+    /// Waits until the window shows `expected`, and returns the text of the window.
     ///
     /// # Panics
-    /// If that does not happen within 30 s.
+    /// If the window does not show the expected text within 30 s.
     pub(crate) fn wait_for(&self, expected: &str) -> String {
         self.wait_until(expected, |text| text.contains(expected))
     }
@@ -74,7 +74,7 @@ impl Screen {
     /// Waits until `holds` holds for the window's text, and returns the text.
     ///
     /// # Panics
-    /// If that does not happen within 30 s.
+    /// If `holds` does not hold within 30 s; the message names `what`.
     pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
         for _ in 0..LOOKS_MAX {
             let text = self.text();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Room for the lanes of one policy on the page.
+/// Most lanes and spans on the page for one policy.
 pub(super) const ROOM: Room = Room { lanes: 500, spans: 30_000 };
 
 /// Recorder that collects what the HTML page shows of one simulation run.

@@ -44,21 +44,21 @@ fn alerts_in(experiment: &Experiment) -> BTreeSet<String> {
 }
 
 #[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn no_alert_fires_in_an_ordinary_run() {
     let alerts = alerts_in(&run("w1-mixed.toml", Policy::Tiercel, 1.0));
     assert_eq!(alerts, BTreeSet::new());
 }
 
 #[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn little_kv_memory_fires_the_alert_of_preemptions() {
     let alerts = alerts_in(&run("w2-memory-tight.toml", Policy::PriorityPreempt, 1.0));
     assert!(alerts.contains("TiercelPreemptions"), "{alerts:?}");
 }
 
 #[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn premium_without_precedence_fires_the_alerts_of_its_promises() {
     let alerts = alerts_in(&run("w1-mixed.toml", Policy::Fcfs, 1.5));
     for expected in ["TiercelPremiumCompliance", "TiercelHeadroom"] {
@@ -67,7 +67,7 @@ fn premium_without_precedence_fires_the_alerts_of_its_promises() {
 }
 
 #[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn a_greedy_tenant_on_a_server_that_is_not_fair_fires_the_alert_of_shares() {
     let alerts = alerts_in(&run("tenants.toml", Policy::Fcfs, 1.0));
     assert!(alerts.contains("TiercelTenantShareOff"), "{alerts:?}");
@@ -76,7 +76,7 @@ fn a_greedy_tenant_on_a_server_that_is_not_fair_fires_the_alert_of_shares() {
 }
 
 #[test]
-#[ignore = "needs promtool, and simulates 25 minutes"]
+#[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn higher_tiers_that_take_all_time_fire_the_alert_of_shares() {
     let alerts = alerts_in(&run("w1-mixed.toml", Policy::Tiercel, 3.0));
     assert!(alerts.contains("TiercelTierShareOff"), "{alerts:?}");

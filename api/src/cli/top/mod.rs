@@ -1,5 +1,7 @@
-//! The command `tiercel top`: a live view of a running server in the terminal. The state of the view and what changes it
-//! (`model`), its drawing (`draw`), and its surroundings (`terminal`, `transport`) are apart; only the last have threads.
+//! The command `tiercel top`: a live view of a running server in the terminal.
+//!
+//! `model` holds the state of the view and the events that change the state, and `draw` draws the state; neither knows time,
+//! terminal or server. `terminal` (keys and signals) and `transport` (the server) run threads, which send events.
 
 mod draw;
 mod model;

@@ -120,7 +120,7 @@ pub(super) fn rows(
     let ms = |at: Timestamp| at.0 as f64 / 1e3;
     let row = |(view, position): &(&SequenceView, Option<u32>)| {
         let request = requests.get(&view.seq)?;
-        // A sequence that has ended since the snapshot has no timeline any more.
+        // The timeline of a sequence is dropped when the sequence ends, which may be after the snapshot and before this look-up.
         let timeline = timelines.get(&view.seq)?;
         Some(LiveRow {
             id: request.id.clone(),
