@@ -1,4 +1,4 @@
-//! Replays sequences of a recording of live traffic: what they ask the engine for, and when their clients leave.
+//! Replays the sequences of a recording of live traffic, with the requests' hints and the times at which clients leave.
 
 use std::sync::Arc;
 use tiercel_actors::{Request, StreamEvent, TokenStream};

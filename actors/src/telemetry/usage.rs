@@ -12,7 +12,7 @@ const INTERVAL_US: u64 = 1_000_000;
 const OTHERS: &str = "other";
 
 /// Names of counters of seconds that are counted in microseconds, because counters of the `metrics` facade are whole
-/// numbers. Whoever renders the metrics divides them by a million.
+/// numbers. `Exporter::render` (api) divides these counters by a million.
 pub const MICROSECOND_COUNTERS: [&str; 4] = [
     "tiercel_device_seconds_total",
     "tiercel_due_device_seconds_total",

@@ -12,7 +12,7 @@
 //!   one sequence for one step when a sequence is put on hold, is cancelled or moves to another tier.
 //! - A tier is due a part of the step's time, and a tenant a part of the time that its tier had in the step. The parts are
 //!   divided by weights: those of tiers are `shares.*`, those of tenants are the weights of their API keys.
-//! - A party that does not want more is due what it had, if that is less than the part that its weight gives it. The rest
+//! - A party that does not want more is due the time that it had, if that time is less than its part by weight. The rest
 //!   is divided among the others by their weights. So if no party wants more, each is due what it had.
 //!
 //! The **deviation** is the time that a party had in the last minute less the time that it was due, as a share of the

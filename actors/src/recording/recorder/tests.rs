@@ -1,4 +1,4 @@
-//! Tests of the recorder: what it keeps, and its limits.
+//! Tests of the recorder: the contents and the limits of recordings.
 
 use super::*;
 use crate::recording::Unanswered;

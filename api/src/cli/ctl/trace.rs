@@ -1,4 +1,4 @@
-//! The command `tiercel ctl trace`: records a running server, and writes what it did to a file for Perfetto.
+//! The command `tiercel ctl trace`: writes the steps, copies and requests of a running server to a file for Perfetto.
 
 use super::client::Client;
 use crate::cli::failure::Failure;

@@ -25,7 +25,7 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// Starts the threads, which send what they learn to `events`.
+    /// Starts the threads, which send the server's answers and their own failures to `events`.
     ///
     /// # Errors
     /// If the operating system starts no thread.
