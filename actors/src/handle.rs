@@ -3,7 +3,7 @@
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    BeginRecording, BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines,
+    BeginCapture, BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines,
     GetBlockMap, GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork,
     Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop,
     StopAdmitting, Submit, TakeSnapshot,
@@ -15,7 +15,7 @@ use crate::request::{
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
 use crate::timeline::Timeline;
-use crate::trace::{ActiveRecording, RecordingBusy};
+use crate::trace::{ActiveCapture, CaptureBusy};
 use crate::wiring::{Actors, Facts};
 use actix::Recipient;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ struct Shared {
     max_requests: u32,
     buffer: usize,
     obituary: Obituary,
-    /// Number of recordings that were asked for.
-    recordings: AtomicU64,
+    /// Number of captures that were asked for.
+    captures: AtomicU64,
     recorder: Arc<Recorder>,
 }
 
@@ -112,7 +112,7 @@ impl EngineHandle {
                 recorder: Arc::new(Recorder::new(facts.clock.clone())),
                 facts,
                 obituary,
-                recordings: AtomicU64::new(0),
+                captures: AtomicU64::new(0),
             }),
         }
     }
@@ -323,17 +323,17 @@ impl EngineHandle {
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Begins to record the engine's events, in memory and up to a limit. An engine has one recording at a time, and none if it
-    /// was started with a recorder.
+    /// Begins to capture the engine's events, in memory and up to a limit. An engine has one capture at a time, and none
+    /// if it was started with a recorder.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`] if the engine has stopped. The inner error says that events are being recorded already.
-    pub async fn record(&self) -> Result<Result<ActiveRecording, RecordingBusy>, Refusal> {
+    /// [`Refusal::EngineStopped`] if the engine has stopped. The inner error says that events are being captured already.
+    pub async fn capture(&self) -> Result<Result<ActiveCapture, CaptureBusy>, Refusal> {
         let scheduler = &self.shared.actors.scheduler;
-        let number = self.shared.recordings.fetch_add(1, Ordering::Relaxed);
-        // Made before the recording begins, so that the recording ends also if the caller leaves before the answer.
-        let active = ActiveRecording::new(number, scheduler.clone().recipient());
-        let begun = scheduler.send(BeginRecording(number)).await;
+        let number = self.shared.captures.fetch_add(1, Ordering::Relaxed);
+        // Made before the capture begins, so that the capture ends also if the caller leaves before the answer.
+        let active = ActiveCapture::new(number, scheduler.clone().recipient());
+        let begun = scheduler.send(BeginCapture(number)).await;
         Ok(begun.map_err(|_| Refusal::EngineStopped)?.map(|()| active))
     }
 

@@ -4,7 +4,7 @@ use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Work,
 };
 use crate::timeline::Timeline;
-use crate::trace::{Recording, RecordingBusy};
+use crate::trace::{Capture, CaptureBusy};
 use actix::Message;
 use std::sync::Arc;
 use tiercel_config::{AdmissionSettings, PatienceSettings, ReservationSettings};
@@ -370,13 +370,13 @@ pub struct Drain {
 #[rtype(result = "()")]
 pub struct Shutdown;
 
-/// api -> Scheduler: record the engine's events from now on, as the recording of this number, which no other recording
-/// of the engine has.
+/// api -> Scheduler: capture the engine's events from now on, as the capture of this number, which no other capture of
+/// the engine has.
 #[derive(Debug, Clone, Copy, Message)]
-#[rtype(result = "Result<(), RecordingBusy>")]
-pub struct BeginRecording(pub u64);
+#[rtype(result = "Result<(), CaptureBusy>")]
+pub struct BeginCapture(pub u64);
 
-/// api -> Scheduler: end the recording of this number, and return it if it was under way.
+/// api -> Scheduler: end the capture of this number, and return it if it was under way.
 #[derive(Debug, Clone, Copy, Message)]
-#[rtype(result = "Option<Recording>")]
-pub struct EndRecording(pub u64);
+#[rtype(result = "Option<Capture>")]
+pub struct EndCapture(pub u64);

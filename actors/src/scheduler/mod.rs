@@ -1,10 +1,10 @@
 //! SchedulerActor: the actor that owns every live sequence. It turns messages into events of the scheduling policy, and
 //! the policy's decisions into messages.
 
+mod capture;
 mod commands;
 mod drain;
 mod peers;
-mod recording;
 mod snapshot;
 mod status;
 

@@ -1,34 +1,34 @@
-//! The side of a recording that is outside the engine: it ends the recording.
+//! The side of a capture that is outside the engine: it ends the capture.
 
-use super::Recording;
-use crate::messages::EndRecording;
+use super::Capture;
+use crate::messages::EndCapture;
 use crate::request::Refusal;
 use actix::Recipient;
 
-/// Recording of the engine's events that is under way. Dropping it ends the recording.
-pub struct ActiveRecording {
+/// Capture of the engine's events that is under way. Dropping it ends the capture.
+pub struct ActiveCapture {
     number: u64,
-    end: Recipient<EndRecording>,
+    end: Recipient<EndCapture>,
 }
 
-impl ActiveRecording {
-    pub(crate) fn new(number: u64, end: Recipient<EndRecording>) -> ActiveRecording {
-        ActiveRecording { number, end }
+impl ActiveCapture {
+    pub(crate) fn new(number: u64, end: Recipient<EndCapture>) -> ActiveCapture {
+        ActiveCapture { number, end }
     }
 
-    /// Ends the recording, and returns it.
+    /// Ends the capture, and returns it.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
-    pub async fn finish(self) -> Result<Recording, Refusal> {
-        let recording = self.end.send(EndRecording(self.number)).await;
-        recording.ok().flatten().ok_or(Refusal::EngineStopped)
+    pub async fn finish(self) -> Result<Capture, Refusal> {
+        let capture = self.end.send(EndCapture(self.number)).await;
+        capture.ok().flatten().ok_or(Refusal::EngineStopped)
     }
 }
 
-impl Drop for ActiveRecording {
+impl Drop for ActiveCapture {
     fn drop(&mut self) {
-        // The recording may have ended already: the scheduler then does nothing.
-        self.end.do_send(EndRecording(self.number));
+        // The capture may have ended already: the scheduler then does nothing.
+        self.end.do_send(EndCapture(self.number));
     }
 }

@@ -1,18 +1,18 @@
-//! Recording of an engine's events: what it decides, and when. The actors pass the events to the recorder, so that the
+//! Recorders of an engine's events: what the engine decides, and when. The actors pass the events to the recorder, so that the
 //! policy's functions stay pure.
 //!
 //! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. The engine of a server is
-//! started without a recorder; a [`Recording`] of it begins and ends by messages. Without a recorder, each place that could
+//! started without a recorder; a [`Capture`] of it begins and ends by messages. Without a recorder, each place that could
 //! record an event costs one branch.
 
 mod active;
+mod capture;
 mod event;
-mod recording;
 mod sequences;
 
-pub use active::ActiveRecording;
+pub use active::ActiveCapture;
+pub use capture::{Capture, CaptureBusy};
 pub use event::{Ending, Entry, Event, Slice};
-pub use recording::{Recording, RecordingBusy};
 pub use sequences::SequenceTrace;
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Derives the recorded events of sequences and steps from the Scheduler's messages.
 
-use super::recording::{Keeper, Recording, RecordingBusy};
+use super::capture::{Capture, CaptureBusy, Keeper};
 use super::{Ending, Event, Slice, Tracer};
 use crate::request::Control;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,45 +18,45 @@ pub struct SequenceTrace {
     /// For each step in flight, the time at which it was submitted, or at which the step before it ended if that was
     /// later.
     began: BTreeMap<StepId, Timestamp>,
-    /// Recording that is under way, with its number.
-    recording: Option<(u64, Rc<Keeper>)>,
+    /// Capture that is under way, with its number.
+    capture: Option<(u64, Rc<Keeper>)>,
 }
 
 impl SequenceTrace {
     /// Makes a `SequenceTrace`, which passes the Scheduler's events to the recorder behind `tracer`.
     pub fn new(tracer: Tracer) -> SequenceTrace {
         let (without_blocks, began) = (BTreeSet::new(), BTreeMap::new());
-        SequenceTrace { tracer, without_blocks, began, recording: None }
+        SequenceTrace { tracer, without_blocks, began, capture: None }
     }
 
-    /// Begins the recording `number`.
+    /// Begins the capture `number`.
     ///
     /// # Errors
-    /// [`RecordingBusy`] if the engine's events are being recorded already.
-    pub(crate) fn begin_recording(
+    /// [`CaptureBusy`] if the engine's events are being captured already.
+    pub(crate) fn begin_capture(
         &mut self,
         number: u64,
         core: &Scheduler,
         now: Timestamp,
-    ) -> Result<(), RecordingBusy> {
+    ) -> Result<(), CaptureBusy> {
         if self.tracer.is_on() {
-            return Err(RecordingBusy);
+            return Err(CaptureBusy);
         }
         let phases: Vec<(SeqId, Phase)> =
             core.live().filter_map(|seq| Some((seq, core.phase(seq)?))).collect();
         let waiting = phases.iter().filter(|(_, phase)| *phase == Phase::Waiting);
         self.without_blocks = waiting.map(|(seq, _)| *seq).collect();
-        // Steps in flight were submitted before the recording, so their begin is not known.
+        // Steps in flight were submitted before the capture, so their begin is not known.
         self.began.clear();
         let keeper = Keeper::new(now, phases);
         self.tracer.switch(Some(keeper.clone()));
-        self.recording = Some((number, keeper));
+        self.capture = Some((number, keeper));
         Ok(())
     }
 
-    /// Ends the recording `number` and returns it; `None` if it has ended already or never began.
-    pub(crate) fn end_recording(&mut self, number: u64, now: Timestamp) -> Option<Recording> {
-        let (_, keeper) = self.recording.take_if(|(under_way, _)| *under_way == number)?;
+    /// Ends the capture `number` and returns it; `None` if it has ended already or never began.
+    pub(crate) fn end_capture(&mut self, number: u64, now: Timestamp) -> Option<Capture> {
+        let (_, keeper) = self.capture.take_if(|(under_way, _)| *under_way == number)?;
         self.tracer.switch(None);
         self.without_blocks.clear();
         self.began.clear();

@@ -1,4 +1,4 @@
-//! Endpoint that records the engine for some seconds, and answers with a Perfetto file.
+//! Endpoint that takes a trace of the engine over some seconds, and answers with a Perfetto file.
 
 use crate::boot::{App, Serving, Stage};
 use crate::document::schema;
@@ -16,18 +16,18 @@ use tiercel_device::SeqId;
 use tiercel_simulation::{EngineFacts, Named, perfetto};
 use utoipa::openapi::path::Parameter;
 
-/// Lengths of a recording, seconds.
+/// Lengths of a trace, seconds.
 pub(crate) const SECONDS: RangeInclusive<u64> = 1..=60;
-/// Length of a recording if the query states none, seconds.
+/// Length of a trace if the query states none, seconds.
 pub(crate) const SECONDS_BY_DEFAULT: u64 = 10;
-/// Interval at which a recording looks whether the engine has ended, us.
+/// Interval at which a trace looks whether the engine has ended, us.
 const LOOK_US: u64 = 250_000;
 
-/// Query parameters of a recording.
+/// Query parameters of a trace.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TraceQuery {
-    /// Length of the recording, seconds.
+    /// Length of the trace, seconds.
     seconds: u64,
 }
 
@@ -40,7 +40,7 @@ impl Default for TraceQuery {
 impl TraceQuery {
     /// Returns the parameters for the document.
     pub(crate) fn parameters() -> [Parameter; 1] {
-        let about = format!("Length of the recording, seconds; {SECONDS_BY_DEFAULT} by default.");
+        let about = format!("Length of the trace, seconds; {SECONDS_BY_DEFAULT} by default.");
         [schema::query("seconds", schema::count(SECONDS, &about))]
     }
 
@@ -61,24 +61,24 @@ impl TraceQuery {
     }
 }
 
-/// Endpoint `GET /control/v1/trace`: records the engine from now on, and answers after that time with a Perfetto file of
-/// steps, copies and request lanes. If the client leaves, the recording ends. The file has ids of requests, and neither
+/// Endpoint `GET /control/v1/trace`: takes a trace of the engine from now on, and answers after that time with a Perfetto
+/// file of steps, copies and request lanes. If the client leaves, the trace ends. The file has ids of requests, and neither
 /// prompts nor outputs.
 pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.operator(&request, Role::Viewer)?;
     let TraceQuery { seconds } = TraceQuery::read(&request)?;
     let serving = app.loaded()?;
     let engine = &serving.engine;
-    let recording = engine.record().await?.map_err(|busy| {
-        let message = format!("{busy}; try again when that recording has ended");
-        ApiError::new(StatusCode::CONFLICT, message).code("recording")
+    let capture = engine.capture().await?.map_err(|busy| {
+        let message = format!("{busy}; try again when that trace has ended");
+        ApiError::new(StatusCode::CONFLICT, message).code("trace_running")
     })?;
-    // Dropping this future, because the client leaves, drops the recording too, which ends it.
+    // Dropping this future, because the client leaves, drops the capture too, which ends it.
     let snapshot = engine.snapshot(0).await?;
     let mut names = names(&app, &snapshot);
     wait(&app, serving, seconds).await;
     names.extend(self::names(&app, &*engine.snapshot(0).await?));
-    let recording = recording.finish().await?;
+    let capture = capture.finish().await?;
     let facts = EngineFacts {
         device: engine.info().name.clone(),
         device_blocks: engine.info().device_blocks,
@@ -87,7 +87,7 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     // Writing the file of a full server takes longer than an HTTP worker may be held up.
     let written = web::block(move || {
         let named = Named { views: snapshot.sequences.clone(), names };
-        perfetto(&recording, &facts, &named)
+        perfetto(&capture, &facts, &named)
     });
     let failed = |why: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why);
     let file = written.await.map_err(|error| failed(error.to_string()))?;
@@ -98,7 +98,7 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         .body(file))
 }
 
-/// Waits until the recording has its length, or until a drained server has nothing left to record.
+/// Waits until the trace has its length, or until a drained server has nothing left to trace.
 async fn wait(app: &App, serving: &Serving, seconds: u64) {
     let end = app.clock.now() + seconds * 1_000_000;
     while app.clock.now() < end {

@@ -276,7 +276,7 @@ fn server() -> [Endpoint; 7] {
             .streams::<Numbered<'_>>("The changes. The stream ends with the server.")
             .fails([403, 429]),
         Endpoint::get("/control/v1/trace", trace::trace)
-            .named("record_trace", "Records steps, copies and requests, as a Perfetto file.")
+            .named("take_trace", "Takes a trace of steps, copies and requests, as a Perfetto file.")
             .with(trace::TraceQuery::parameters())
             .writes(("application/json", Type::Object), "Trace events in Chrome's JSON format.")
             .fails([400, 403, 409, 500, 503]),

@@ -1,4 +1,4 @@
-//! Recordings of a running server as Perfetto files.
+//! Traces of a running server: Perfetto files.
 
 use crate::send;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tiercel_tests::{Connection, Program, Response, SlowProfile, TestServer};
 
-/// Time in which a request to begin a recording reaches the engine.
+/// Time in which a request to begin a trace reaches the engine.
 const BEGINS: Duration = Duration::from_millis(700);
-/// Interval between two looks whether a recording has ended.
+/// Interval between two looks whether a trace has ended.
 const LOOK: Duration = Duration::from_millis(100);
 /// Most such looks: 20 s.
 const LOOKS_MAX: u32 = 200;
@@ -24,7 +24,7 @@ fn long(number: u32, tier: &str, max_tokens: u32) -> Value {
     })
 }
 
-/// Begins a recording.
+/// Begins a trace.
 fn begin(server: &TestServer, query: &str) -> Connection {
     let mut connection = server.control();
     connection.send_request("GET", &format!("/control/v1/trace{query}"), &[], b"");
@@ -32,7 +32,7 @@ fn begin(server: &TestServer, query: &str) -> Connection {
     connection
 }
 
-fn record(server: &TestServer, query: &str) -> Response {
+fn trace(server: &TestServer, query: &str) -> Response {
     server.control().request("GET", &format!("/control/v1/trace{query}"), &[], b"")
 }
 
@@ -57,12 +57,12 @@ fn a_preemption_is_seen_in_the_trace_of_an_overloaded_server() {
     let server = TestServer::slow(|_| ());
     let mut low = [1, 2].map(|n| send(&server, &format!("low-{n}"), &long(n, "flex", 300)));
     low.iter_mut().for_each(|stream| assert_eq!(stream.head().unwrap().status, 200));
-    let mut recording = begin(&server, "?seconds=4");
-    let busy = record(&server, "?seconds=1");
-    assert_eq!((busy.status, &busy.error()["code"]), (409, &json!("recording")));
+    let mut running = begin(&server, "?seconds=4");
+    let busy = trace(&server, "?seconds=1");
+    assert_eq!((busy.status, &busy.error()["code"]), (409, &json!("trace_running")));
     let first = send(&server, "high", &long(3, "priority", 8)).response().unwrap();
     assert_eq!(first.status, 200);
-    let answer = recording.response().unwrap();
+    let answer = running.response().unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
     let disposition = answer.header("content-disposition").unwrap();
     assert!(disposition.contains("tiercel-trace.json"), "{disposition}");
@@ -94,31 +94,31 @@ fn a_preemption_is_seen_in_the_trace_of_an_overloaded_server() {
 }
 
 #[test]
-fn a_recording_ends_when_its_client_leaves() {
+fn a_trace_ends_when_its_client_leaves() {
     let server = TestServer::slow(|_| ());
-    let recording = begin(&server, "?seconds=60");
-    assert_eq!(record(&server, "?seconds=1").status, 409);
-    drop(recording);
+    let running = begin(&server, "?seconds=60");
+    assert_eq!(trace(&server, "?seconds=1").status, 409);
+    drop(running);
     // The server notices within moments that the client has left.
     let ended = (0..LOOKS_MAX).any(|_| {
         std::thread::park_timeout(LOOK);
-        record(&server, "?seconds=1").status == 200
+        trace(&server, "?seconds=1").status == 200
     });
-    assert!(ended, "the recording goes on without its client");
+    assert!(ended, "the trace goes on without its client");
     server.finish();
 }
 
 #[test]
-fn lengths_of_recordings_are_limited() {
+fn lengths_of_traces_are_limited() {
     let server = TestServer::mock(|_| ());
     for query in ["?seconds=0", "?seconds=61", "?seconds=-1", "?seconds=x", "?minutes=1"] {
-        let refused = record(&server, query);
+        let refused = trace(&server, query);
         assert_eq!(refused.status, 400, "{query}");
         let error = refused.error();
         assert_eq!(error["code"], "invalid_query");
         assert!(error["message"].as_str().unwrap().contains("from 1 to 60"), "{error}");
     }
-    let idle = record(&server, "?seconds=1").json();
+    let idle = trace(&server, "?seconds=1").json();
     assert_eq!(idle["otherData"]["requests_without_a_lane"], 0);
     assert!(idle["otherData"]["seconds"].as_f64().unwrap() >= 1.0);
     server.finish();

@@ -1,4 +1,4 @@
-//! Perfetto files: a recording of an engine as trace events in Chrome's JSON format, which <https://ui.perfetto.dev> and
+//! Perfetto files: a capture of an engine as trace events in Chrome's JSON format, which <https://ui.perfetto.dev> and
 //! `chrome://tracing` show. Steps, copies and the use of memory are tracks of the process "engine"; each request is a lane
 //! of the process "requests".
 
@@ -11,12 +11,12 @@ use crate::trace::{Event, Slice};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use tiercel_actors::SequenceView;
-use tiercel_actors::trace::{Entry, Recording};
+use tiercel_actors::trace::{Capture, Entry};
 use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 use tiercel_policy::scheduler::Phase;
 use track::{COPIES_IN, COPIES_OUT, ENGINE, OPERATORS, REQUESTS, STEPS, Tracks};
 
-/// Room for the lanes of a file. With the events of a full recording, a file takes some tens of MB.
+/// Room for the lanes of a file. With the events of a full capture, a file takes some tens of MB.
 const ROOM: Room = Room { lanes: 1_000, spans: 100_000 };
 
 /// Facts about the engine that its events do not tell.
@@ -30,33 +30,33 @@ pub struct EngineFacts {
     pub host_blocks: u32,
 }
 
-/// Sequences of a recording by what is known of them beside their events.
+/// Sequences of a capture by what is known of them beside their events.
 #[derive(Debug, Default)]
 pub struct Named {
-    /// Views of sequences that were live when the recording began, taken soon after.
+    /// Views of sequences that were live when the capture began, taken soon after.
     pub views: Vec<SequenceView>,
     /// Names of sequences for people, such as the ids of their requests.
     pub names: HashMap<SeqId, String>,
 }
 
-/// Returns the trace events of a recording as JSON. The file holds no prompt and no output. Marks in the file say what is
-/// missing: events beyond the memory of the recording, and lanes and spans beyond the room of the file.
+/// Returns the trace events of a capture as JSON. The file holds no prompt and no output. Marks in the file say what is
+/// missing: events beyond the memory of the capture, and lanes and spans beyond the room of the file.
 ///
 /// # Errors
 /// If JSON cannot be written, which cannot happen in memory.
 pub fn perfetto(
-    recording: &Recording,
+    capture: &Capture,
     engine: &EngineFacts,
     named: &Named,
 ) -> serde_json::Result<Vec<u8>> {
-    let mut tracks = Tracks::new(recording.began)?;
-    engine_tracks(&mut tracks, &recording.entries, engine)?;
-    let (lanes, left_out, cut_us) = lanes(recording, &named.views).finish(recording.ended);
+    let mut tracks = Tracks::new(capture.began)?;
+    engine_tracks(&mut tracks, &capture.entries, engine)?;
+    let (lanes, left_out, cut_us) = lanes(capture, &named.views).finish(capture.ended);
     for lane in &lanes {
         request(&mut tracks, lane, named.names.get(&SeqId(lane.seq)))?;
     }
-    if let Some(at) = recording.cut {
-        tracks.mark("CUT: the memory of the recording is full", at)?;
+    if let Some(at) = capture.cut {
+        tracks.mark("CUT: the memory of the capture is full", at)?;
     }
     if let Some(at) = cut_us {
         tracks.mark(
@@ -67,14 +67,14 @@ pub fn perfetto(
     tracks.finish(&json!({
         "program": concat!("tiercel ", env!("CARGO_PKG_VERSION")),
         "device": engine.device,
-        "seconds": recording.ended.since_us(recording.began) as f64 / 1e6,
-        "events": recording.entries.len(),
-        "events_missing_from_s": recording.cut.map(|at| at.since_us(recording.began) as f64 / 1e6),
+        "seconds": capture.ended.since_us(capture.began) as f64 / 1e6,
+        "events": capture.entries.len(),
+        "events_missing_from_s": capture.cut.map(|at| at.since_us(capture.began) as f64 / 1e6),
         "requests_without_a_lane": left_out,
     }))
 }
 
-/// Writes the tracks of steps, copies, memory and operators' commands. Steps and copies that began before the recording
+/// Writes the tracks of steps, copies, memory and operators' commands. Steps and copies that began before the capture
 /// are left out.
 fn engine_tracks(
     tracks: &mut Tracks,
@@ -145,11 +145,11 @@ fn contents(slices: &[Slice]) -> Value {
     json!({"sequences": slices.len(), "decode_tokens": decodes, "prefill_tokens": tokens})
 }
 
-/// Returns the lanes of the recording's requests. Those that have begun to run get a lane before those that wait.
-fn lanes(recording: &Recording, views: &[SequenceView]) -> Lanes {
-    let mut lanes = Lanes::new(recording.began..recording.ended, ROOM);
+/// Returns the lanes of the capture's requests. Those that have begun to run get a lane before those that wait.
+fn lanes(capture: &Capture, views: &[SequenceView]) -> Lanes {
+    let mut lanes = Lanes::new(capture.began..capture.ended, ROOM);
     let views: HashMap<SeqId, &SequenceView> = views.iter().map(|view| (view.seq, view)).collect();
-    let present = recording.phases.iter().filter_map(|(seq, phase)| {
+    let present = capture.phases.iter().filter_map(|(seq, phase)| {
         let view = views.get(seq)?;
         let state = match phase {
             Phase::Waiting if view.preemptions > 0 => State::Preempted,
@@ -165,12 +165,12 @@ fn lanes(recording: &Recording, views: &[SequenceView]) -> Lanes {
     for (view, state) in begun.into_iter().chain(waiting) {
         let SequenceView { seq, tier, prompt_tokens: prompt, max_tokens, .. } = *view;
         lanes.record(view.arrival, &Event::Arrived { seq, tier, prompt, max_tokens });
-        if let Some(at) = view.first_token_at.filter(|at| *at < recording.began) {
+        if let Some(at) = view.first_token_at.filter(|at| *at < capture.began) {
             lanes.record(at, &Event::FirstToken { seq });
         }
-        lanes.becomes(seq, state, recording.began);
+        lanes.becomes(seq, state, capture.began);
     }
-    for Entry { at, event } in &recording.entries {
+    for Entry { at, event } in &capture.entries {
         lanes.record(*at, event);
     }
     lanes

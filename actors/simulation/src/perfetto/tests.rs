@@ -1,4 +1,4 @@
-//! Tests of Perfetto files, made from a hand-written recording.
+//! Tests of Perfetto files, made from a hand-written capture.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use super::track::Track;
@@ -24,8 +24,8 @@ fn step(at: u64, step: u64, slices: &[(u64, u32, Option<u32>)]) -> [Entry; 2] {
     ]
 }
 
-/// Returns a recording of a background request that is preempted for a premium request.
-fn recording() -> Recording {
+/// Returns a capture of a background request that is preempted for a premium request.
+fn capture() -> Capture {
     let (low, high) = (SeqId(1), SeqId(2));
     let arrived = Event::Arrived { seq: low, tier: Tier::Background, prompt: 40, max_tokens: 9 };
     let newcomer = Event::Arrived { seq: high, tier: Tier::Premium, prompt: 10, max_tokens: 1 };
@@ -45,18 +45,12 @@ fn recording() -> Recording {
     entries.extend(step(1_300, 8, &[(2, 10, Some(0))]));
     entries.push(entry(1_400, ended));
     entries.extend(step(1_500, 9, &[(1, 1, Some(1))]));
-    Recording {
-        began: Timestamp(1_000),
-        ended: Timestamp(2_000),
-        phases: vec![],
-        entries,
-        cut: None,
-    }
+    Capture { began: Timestamp(1_000), ended: Timestamp(2_000), phases: vec![], entries, cut: None }
 }
 
-fn written(recording: &Recording, named: &Named) -> Value {
+fn written(capture: &Capture, named: &Named) -> Value {
     let engine = EngineFacts { device: "mock".into(), device_blocks: 10, host_blocks: 5 };
-    serde_json::from_slice(&perfetto(recording, &engine, named).unwrap()).unwrap()
+    serde_json::from_slice(&perfetto(capture, &engine, named).unwrap()).unwrap()
 }
 
 /// Returns the trace events of a kind on a track, as name, begin and duration.
@@ -77,7 +71,7 @@ fn slice(name: &str, from: u64, us: u64) -> (String, u64, Option<u64>) {
 
 #[test]
 fn steps_copies_and_memory_are_tracks_of_the_engine() {
-    let file = written(&recording(), &Named::default());
+    let file = written(&capture(), &Named::default());
     let steps = on(&file, (ENGINE, STEPS), "X");
     assert_eq!(
         steps,
@@ -95,7 +89,7 @@ fn steps_copies_and_memory_are_tracks_of_the_engine() {
 #[test]
 fn a_preemption_is_seen_on_the_lane_of_its_request() {
     let names = HashMap::from([(SeqId(1), "chatcmpl-1 job".to_owned())]);
-    let file = written(&recording(), &Named { names, views: vec![] });
+    let file = written(&capture(), &Named { names, views: vec![] });
     assert_eq!(
         on(&file, (REQUESTS, 1), "X"),
         [
@@ -118,17 +112,17 @@ fn a_preemption_is_seen_on_the_lane_of_its_request() {
 
 #[test]
 fn what_is_missing_is_marked() {
-    let mut recording = recording();
-    recording.cut = Some(Timestamp(1_450));
-    recording.entries.truncate(5);
+    let mut capture = capture();
+    capture.cut = Some(Timestamp(1_450));
+    capture.entries.truncate(5);
     let crowd = (10..10 + ROOM.lanes as u64 + 3).map(|seq| {
         let (seq, tier) = (SeqId(seq), Tier::Standard);
         entry(1_260, Event::Arrived { seq, tier, prompt: 1, max_tokens: 1 })
     });
-    recording.entries.extend(crowd);
-    let file = written(&recording, &Named::default());
+    capture.entries.extend(crowd);
+    let file = written(&capture, &Named::default());
     let marks = on(&file, (ENGINE, STEPS), "i");
-    assert_eq!(marks, [("CUT: the memory of the recording is full".to_owned(), 450, None)]);
+    assert_eq!(marks, [("CUT: the memory of the capture is full".to_owned(), 450, None)]);
     let facts = &file["otherData"];
     assert_eq!(facts["requests_without_a_lane"], 5);
     assert_eq!(

@@ -17,7 +17,7 @@ pub(super) const OPERATORS: u64 = 4;
 /// A track: its process and its number there.
 pub(super) type Track = (u32, u64);
 
-/// Writer of a file of trace events. Times in the file count from the begin of the recording.
+/// Writer of a file of trace events. Times in the file count from the begin of the capture.
 pub(super) struct Tracks {
     out: Vec<u8>,
     began: Timestamp,
@@ -52,7 +52,7 @@ impl Tracks {
         Ok(tracks)
     }
 
-    /// Whether a moment is in the recording, and not before it.
+    /// Whether a moment is in the capture, and not before it.
     pub(super) fn covers(&self, at: Timestamp) -> bool {
         at >= self.began
     }

@@ -245,22 +245,22 @@ fn without_a_recorder_no_state_is_maintained() {
 fn a_recording_begins_with_the_phases_and_ends_with_the_events_since() {
     let core = one_runs_and_one_waits();
     let mut trace = unrecorded();
-    // Left over from a recording that is long past: sequence 1 runs, so its next slice is no resume.
+    // Left over from a capture that is long past: sequence 1 runs, so its next slice is no resume.
     trace.without_blocks.insert(SeqId(1));
     trace.submitted(&batch(1), Timestamp(1));
-    assert_eq!(trace.begin_recording(7, &core, Timestamp(10)), Ok(()));
-    assert_eq!(trace.begin_recording(8, &core, Timestamp(11)), Err(RecordingBusy));
-    assert!(trace.end_recording(8, Timestamp(12)).is_none(), "it never began");
+    assert_eq!(trace.begin_capture(7, &core, Timestamp(10)), Ok(()));
+    assert_eq!(trace.begin_capture(8, &core, Timestamp(11)), Err(CaptureBusy));
+    assert!(trace.end_capture(8, Timestamp(12)).is_none(), "it never began");
     trace.submitted(&batch(2), Timestamp(13));
-    let recording = trace.end_recording(7, Timestamp(20)).expect("it is under way");
+    let capture = trace.end_capture(7, Timestamp(20)).expect("it is under way");
     let phases = [(SeqId(1), Phase::Running), (SeqId(2), Phase::Waiting)];
-    assert_eq!((recording.began, recording.ended), (Timestamp(10), Timestamp(20)));
-    assert_eq!((recording.phases.as_slice(), recording.cut), (phases.as_slice(), None));
-    let events: Vec<Event> = recording.entries.into_iter().map(|entry| entry.event).collect();
+    assert_eq!((capture.began, capture.ended), (Timestamp(10), Timestamp(20)));
+    assert_eq!((capture.phases.as_slice(), capture.cut), (phases.as_slice(), None));
+    let events: Vec<Event> = capture.entries.into_iter().map(|entry| entry.event).collect();
     assert_eq!(events, [submitted(2)]);
-    assert!(trace.end_recording(7, Timestamp(21)).is_none(), "it has ended");
+    assert!(trace.end_capture(7, Timestamp(21)).is_none(), "it has ended");
     assert!(trace.without_blocks.is_empty() && trace.began.is_empty() && !trace.tracer.is_on());
-    assert_eq!(trace.begin_recording(9, &core, Timestamp(30)), Ok(()));
+    assert_eq!(trace.begin_capture(9, &core, Timestamp(30)), Ok(()));
     let (mut recorded, _) = recorded();
-    assert_eq!(recorded.begin_recording(1, &core, Timestamp(1)), Err(RecordingBusy));
+    assert_eq!(recorded.begin_capture(1, &core, Timestamp(1)), Err(CaptureBusy));
 }

@@ -7,15 +7,15 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Longest time that the server takes for the file after the recording.
+/// Longest time that the server takes for the file after the time of the trace.
 const WRITING: Duration = Duration::from_secs(60);
 
-/// What to record, and where to.
+/// Length of the trace, and its file.
 #[derive(Debug, Args)]
 pub(super) struct Trace {
     /// File to write
     file: PathBuf,
-    /// Length of the recording, seconds
+    /// Length of the trace, seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
 }
@@ -26,10 +26,10 @@ impl Trace {
         Duration::from_secs(self.seconds) + WRITING
     }
 
-    /// Records, and returns a line about the file that was written.
+    /// Takes the trace, and returns a line about the file that was written.
     pub(super) fn run(self, client: &Client) -> Result<String, Failure> {
         let shown = self.file.display().to_string();
-        // Created before the recording, so that a file that cannot be written is reported at once.
+        // Created before the trace begins, so that a file that cannot be written is reported at once.
         let file = ReportFile::create(self.file)?;
         let trace =
             client.get_text("/control/v1/trace", &[("seconds", self.seconds.to_string())])?;

@@ -1,4 +1,4 @@
-//! Recordings: the events of a running engine over a time, kept in memory up to a limit.
+//! Captures: the events of a running engine over a time, kept in memory up to a limit.
 
 use super::{Entry, Event, Record, Slice};
 use std::cell::RefCell;
@@ -6,31 +6,31 @@ use std::rc::Rc;
 use tiercel_device::{SeqId, Timestamp};
 use tiercel_policy::scheduler::Phase;
 
-/// Most memory that the events of a recording take, bytes: a minute of a server whose steps are full and take 10 ms.
+/// Most memory that the events of a capture take, bytes: a minute of a server whose steps are full and take 10 ms.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Events of an engine over a time.
 #[derive(Debug)]
-pub struct Recording {
-    /// Time at which the recording began.
+pub struct Capture {
+    /// Time at which the capture began.
     pub began: Timestamp,
-    /// Time at which the recording ended.
+    /// Time at which the capture ended.
     pub ended: Timestamp,
-    /// Phases of the sequences that were live when the recording began.
+    /// Phases of the sequences that were live when the capture began.
     pub phases: Vec<(SeqId, Phase)>,
     /// Events, the earliest first.
     pub entries: Vec<Entry>,
-    /// Time from which on events are missing, because those before it fill the memory of a recording; `None` if none are
+    /// Time from which on events are missing, because those before it fill the memory of a capture; `None` if none are
     /// missing.
     pub cut: Option<Timestamp>,
 }
 
-/// Error of beginning a recording: the engine's events are being recorded already.
+/// Error of beginning a capture: the engine's events are being captured already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the engine's events are being recorded already")]
-pub struct RecordingBusy;
+#[error("a trace of the engine is under way already")]
+pub struct CaptureBusy;
 
-/// Recorder that keeps the events of a recording.
+/// Recorder that keeps the events of a capture.
 pub(super) struct Keeper {
     kept: RefCell<Kept>,
     began: Timestamp,
@@ -51,9 +51,9 @@ impl Keeper {
     }
 
     /// Takes the events out of the recorder.
-    pub(super) fn finish(&self, ended: Timestamp) -> Recording {
+    pub(super) fn finish(&self, ended: Timestamp) -> Capture {
         let Kept { entries, cut, .. } = self.kept.take();
-        Recording { began: self.began, ended, phases: self.phases.clone(), entries, cut }
+        Capture { began: self.began, ended, phases: self.phases.clone(), entries, cut }
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use tiercel_device::StepId;
 
     #[test]
-    fn a_full_recording_keeps_what_it_has_and_says_from_when_on_events_are_missing() {
+    fn a_full_capture_keeps_what_it_has_and_says_from_when_on_events_are_missing() {
         let slice = Slice { seq: SeqId(1), first_pos: 0, tokens: 1, sample: None };
         let step = Event::StepSubmitted { step: StepId(1), slices: vec![slice; 10] };
         let of_step = size_of::<Entry>() + 10 * size_of::<Slice>();
@@ -99,9 +99,9 @@ mod tests {
         }
         // An event that would fit is not kept behind events that are missing.
         keeper.record(Timestamp(16), &Event::FirstToken { seq: SeqId(1) });
-        let recording = keeper.finish(Timestamp(20));
-        assert_eq!((recording.entries.len(), recording.cut), (3, Some(Timestamp(13))));
-        assert_eq!((recording.began, recording.ended), (Timestamp(5), Timestamp(20)));
-        assert_eq!(recording.phases, [(SeqId(1), Phase::Waiting)]);
+        let capture = keeper.finish(Timestamp(20));
+        assert_eq!((capture.entries.len(), capture.cut), (3, Some(Timestamp(13))));
+        assert_eq!((capture.began, capture.ended), (Timestamp(5), Timestamp(20)));
+        assert_eq!(capture.phases, [(SeqId(1), Phase::Waiting)]);
     }
 }
