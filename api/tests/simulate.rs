@@ -4,8 +4,9 @@
 
 mod command;
 
-use command::{failure, run};
+use command::{failure, run, tiercel};
 use std::path::Path;
+use std::process::Stdio;
 
 const TIERS: [&str; 2] = ["premium", "background"];
 const SHORT_OF_MEMORY: &str = "
@@ -60,6 +61,16 @@ fn fuzzing_is_the_same_in_every_process_and_needs_no_workload() {
     assert_eq!((code, line.contains("--fuzz is 0; allowed: 1 to ")), (2, true), "{line}");
     let (code, line) = failure(&["simulate", "--fuzz", "2", "--seed", "18446744073709551615"]);
     assert_eq!((code, line.contains("--seed")), (2, true), "{line}");
+}
+
+#[test]
+fn a_simulation_that_its_parent_holds_ends_with_its_standard_input() {
+    // So many scenarios that the process is still at work when its standard input ends.
+    let mut command = tiercel(&["simulate", "--fuzz", "4000", "--until-stdin-ends"]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(1), "it went on to its own end");
 }
 
 #[test]

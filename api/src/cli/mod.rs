@@ -7,6 +7,7 @@ mod ctl;
 mod failure;
 mod fuzz;
 mod log;
+mod parent;
 mod policy;
 mod pull;
 mod recording;

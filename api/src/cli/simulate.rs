@@ -2,6 +2,7 @@
 
 use crate::cli::failure::Failure;
 use crate::cli::fuzz;
+use crate::cli::parent;
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::replay;
@@ -96,12 +97,19 @@ pub(crate) struct Simulate {
     /// Write all results to this file (JSON); an existing file is replaced when the runs are over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// End the process when its standard input ends: `tiercel ctl what-if` holds the other end, so that the
+    /// simulation does not outlive the command, however the command ends
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
     #[command(flatten)]
     recording: RecordingArgs,
 }
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if self.until_stdin_ends {
+            parent::end_with_stdin().map_err(Failure::new)?;
+        }
         if let Some(scenarios) = self.fuzz {
             return fuzz::run(self.seed.unwrap_or(0), scenarios);
         }

@@ -111,7 +111,8 @@ impl WhatIf {
             if let Some(report) = report {
                 command.arg("--json").arg(report).stdout(Stdio::null());
             }
-            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()
+            // The child ends when this pipe ends, which is when this process ends.
+            command.arg("--until-stdin-ends").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         let mut nice = Command::new("nice");
         nice.args(["-n", "10"]).arg(&program);
