@@ -13,7 +13,8 @@ const MAX_BLOCKS: usize = 1 << 19;
 pub(super) struct PrefixIndex {
     /// Number of the first recorded sequence whose prompt has the block.
     blocks: HashMap<BlockHash, u32>,
-    full: bool,
+    /// Number of prompts that were not added, or not to their ends, because the index is full.
+    cut: u32,
 }
 
 /// Returns the names of the full blocks of a prompt.
@@ -36,7 +37,7 @@ impl PrefixIndex {
         let (blocks, last) = found.fold((0, None), |(count, _), first| (count + 1, Some(*first)));
         for name in &names[blocks..] {
             if self.blocks.len() >= MAX_BLOCKS {
-                self.full = true;
+                self.cut += 1;
                 break;
             }
             self.blocks.insert(*name, number);
@@ -44,9 +45,9 @@ impl PrefixIndex {
         last.map(|number| SharedPrompt { number, tokens: blocks as u32 * block_size })
     }
 
-    /// Whether a prompt was not added, because the index is full.
-    pub(super) fn is_full(&self) -> bool {
-        self.full
+    /// Returns the number of prompts that were not added, or not to their ends, because the index is full.
+    pub(super) fn cut(&self) -> u32 {
+        self.cut
     }
 
     /// Drops all names: no prompt follows.
@@ -85,9 +86,12 @@ mod tests {
         };
         let all: Vec<BlockHash> = (0..MAX_BLOCKS).map(name).collect();
         assert_eq!(index.add(&all, 0, 16), None);
-        assert!(!index.is_full());
+        assert_eq!(index.cut(), 0);
         assert_eq!(index.add(&[name(MAX_BLOCKS)], 1, 16), None);
-        assert!(index.is_full());
+        assert_eq!(index.cut(), 1);
         assert_eq!(index.add(&[name(0)], 2, 16), Some(SharedPrompt { number: 0, tokens: 16 }));
+        assert_eq!(index.cut(), 1, "a prompt whose blocks are all there is not cut");
+        index.clear();
+        assert_eq!(index.cut(), 1, "the number outlives the names");
     }
 }

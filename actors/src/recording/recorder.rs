@@ -66,6 +66,11 @@ pub struct RecordingStatus {
     pub live: u32,
     /// Number of recorded steps.
     pub steps: u32,
+    /// Whether later steps were left out, because the recording has its most steps ([`MAX_RECORDED_STEPS`]).
+    pub steps_cut: bool,
+    /// Number of prompts whose beginnings were not kept, or not to their ends, because the recording has its most block
+    /// names.
+    pub prefixes_cut: u32,
     /// Time for which the recording has run, us.
     pub elapsed_us: u64,
     /// Limits of the recording.
@@ -160,6 +165,8 @@ impl Recorder {
             sequences: recording.sequences.len() as u32,
             live: recording.live.len() as u32,
             steps: recording.steps.len() as u32,
+            steps_cut: recording.steps_cut,
+            prefixes_cut: recording.prefixes.cut(),
             elapsed_us: recording
                 .ended
                 .unwrap_or_else(|| self.clock.now())
@@ -322,7 +329,7 @@ impl Recording {
 
     /// Whether the beginnings of later prompts were not kept, because the recording had its most block names.
     pub fn prefixes_cut(&self) -> bool {
-        self.prefixes.is_full()
+        self.prefixes.cut() > 0
     }
 
     /// Returns the number of recorded sequences that were live when the recording began.

@@ -61,6 +61,11 @@ pub(crate) struct RecordingView {
     live: u32,
     /// Recorded steps.
     steps: u32,
+    /// Whether later steps are left out, because the recording has its most steps (100,000).
+    steps_cut: bool,
+    /// Prompts whose beginnings are not kept, or not to their ends, because the recording has its most block names
+    /// (524,288). A replay does not know that later prompts begin like these.
+    prefixes_cut: u32,
     /// Time for which the recording has run, s.
     elapsed_s: f64,
     /// Most sequences; null without a recording.
@@ -225,6 +230,8 @@ fn view(recorder: &Recorder) -> RecordingView {
         sequences: status.map_or(0, |status| status.sequences),
         live: status.map_or(0, |status| status.live),
         steps: status.map_or(0, |status| status.steps),
+        steps_cut: status.is_some_and(|status| status.steps_cut),
+        prefixes_cut: status.map_or(0, |status| status.prefixes_cut),
         elapsed_s: status.map_or(0.0, |status| status.elapsed_us as f64 / 1e6),
         max_sequences: status.map(|status| status.limits.max_sequences),
         max_s: status.map(|status| status.limits.max_us / 1_000_000),

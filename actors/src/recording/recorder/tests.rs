@@ -122,8 +122,11 @@ fn steps_beyond_the_limit_are_left_out_and_that_is_told() {
     let recorder = Recorder::new(Clock::wall());
     let began = recorder.begin(LIMITS, None, &[]).expect("none runs");
     let step = StepRecord { ended_at_us: u64::MAX, ..StepRecord::default() };
+    let told = || recorder.status().map(|status| status.steps_cut);
     recorder.add_steps(began, &vec![step; MAX_RECORDED_STEPS]);
+    assert_eq!(told(), Some(false));
     recorder.add_steps(began, &[step]);
+    assert_eq!(told(), Some(true), "it is told while the recording runs");
     recorder.end();
     let recording = recorder.ended().expect("it has ended");
     assert_eq!((recording.steps().len(), recording.steps_cut()), (MAX_RECORDED_STEPS, true));

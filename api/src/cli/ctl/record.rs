@@ -95,6 +95,7 @@ fn text(state: &Value) -> String {
         number("live"),
         number("steps")
     );
+    let size = size + &left_out(state);
     match (state["state"].as_str(), state["cut"].as_str()) {
         (Some("running"), _) => format!(
             "recording: {size}; ends after {} s or {} sequences",
@@ -104,6 +105,18 @@ fn text(state: &Value) -> String {
         (Some("ended"), Some(limit)) => format!("recorded: {size}; ended at its limit ({limit})"),
         (Some("ended"), None) => format!("recorded: {size}"),
         _ => "no recording".to_owned(),
+    }
+}
+
+/// Returns the words about steps and prompts that the recording had no room for.
+fn left_out(state: &Value) -> String {
+    let steps = match state["steps_cut"].as_bool() {
+        Some(true) => "; the step log is full, later steps are left out",
+        _ => "",
+    };
+    match state["prefixes_cut"].as_u64() {
+        None | Some(0) => steps.to_owned(),
+        Some(prompts) => format!("{steps}; beginnings of {prompts} prompts are cut"),
     }
 }
 
@@ -125,6 +138,13 @@ mod tests {
         assert_eq!(text(&state), "recorded: 7 sequences (2 live) and 40 steps in 12 s");
         state["cut"] = json!("time");
         assert!(text(&state).ends_with("; ended at its limit (time)"), "{}", text(&state));
+        state["steps_cut"] = json!(true);
+        state["prefixes_cut"] = json!(3);
+        assert_eq!(
+            text(&state),
+            "recorded: 7 sequences (2 live) and 40 steps in 12 s; the step log is full, later steps are left out; \
+             beginnings of 3 prompts are cut; ended at its limit (time)"
+        );
         assert_eq!(text(&json!({"state": "none"})), "no recording");
     }
 }
