@@ -332,8 +332,9 @@ impl EngineHandle {
         let scheduler = &self.shared.actors.scheduler;
         let number = self.shared.captures.fetch_add(1, Ordering::Relaxed);
         // Made before the capture begins, so that the capture ends also if the caller leaves before the answer.
-        let active = ActiveCapture::new(number, scheduler.clone().recipient());
-        let begun = scheduler.send(BeginCapture(number)).await;
+        let (captured, capture) = oneshot::channel();
+        let active = ActiveCapture::new(number, scheduler.clone().recipient(), capture);
+        let begun = scheduler.send(BeginCapture { number, captured }).await;
         Ok(begun.map_err(|_| Refusal::EngineStopped)?.map(|()| active))
     }
 

@@ -370,13 +370,17 @@ pub struct Drain {
 #[rtype(result = "()")]
 pub struct Shutdown;
 
-/// api -> Scheduler: capture the engine's events from now on, as the capture of this number, which no other capture of
-/// the engine has.
-#[derive(Debug, Clone, Copy, Message)]
+/// api -> Scheduler: capture the engine's events from now on.
+#[derive(Debug, Message)]
 #[rtype(result = "Result<(), CaptureBusy>")]
-pub struct BeginCapture(pub u64);
+pub struct BeginCapture {
+    /// Number of the capture, which no other capture of the engine has.
+    pub number: u64,
+    /// Channel on which the Scheduler sends the capture when it ends: by [`EndCapture`], or because the engine stops.
+    pub captured: oneshot::Sender<Capture>,
+}
 
-/// api -> Scheduler: end the capture of this number, and return it if it was under way.
+/// api -> Scheduler: end the capture of this number, if it is under way.
 #[derive(Debug, Clone, Copy, Message)]
-#[rtype(result = "Option<Capture>")]
+#[rtype(result = "()")]
 pub struct EndCapture(pub u64);

@@ -2,27 +2,21 @@
 
 use super::SchedulerActor;
 use crate::messages::{BeginCapture, EndCapture};
-use crate::trace::{Capture, CaptureBusy};
+use crate::trace::CaptureBusy;
 use actix::Handler;
-use actix::dev::MessageResult;
 
 impl Handler<BeginCapture> for SchedulerActor {
     type Result = Result<(), CaptureBusy>;
 
-    fn handle(
-        &mut self,
-        BeginCapture(number): BeginCapture,
-        _: &mut Self::Context,
-    ) -> Self::Result {
-        self.trace.begin_capture(number, &self.core, self.clock.now())
+    fn handle(&mut self, begin: BeginCapture, _: &mut Self::Context) -> Self::Result {
+        self.trace.begin_capture(begin, &self.core, self.clock.now())
     }
 }
 
 impl Handler<EndCapture> for SchedulerActor {
-    type Result = MessageResult<EndCapture>;
+    type Result = ();
 
-    fn handle(&mut self, EndCapture(number): EndCapture, _: &mut Self::Context) -> Self::Result {
-        let ended: Option<Capture> = self.trace.end_capture(number, self.clock.now());
-        MessageResult(ended)
+    fn handle(&mut self, EndCapture(number): EndCapture, _: &mut Self::Context) {
+        self.trace.end_capture(Some(number), self.clock.now());
     }
 }

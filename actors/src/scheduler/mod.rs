@@ -377,6 +377,7 @@ impl Handler<Shutdown> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        self.trace.end_capture(None, self.clock.now());
         self.lifeline.release();
         ctx.stop();
     }

@@ -4,25 +4,35 @@ use super::Capture;
 use crate::messages::EndCapture;
 use crate::request::Refusal;
 use actix::Recipient;
+use tokio::sync::oneshot;
 
 /// Capture of the engine's events that is under way. Dropping it ends the capture.
 pub struct ActiveCapture {
     number: u64,
     end: Recipient<EndCapture>,
+    captured: oneshot::Receiver<Capture>,
 }
 
 impl ActiveCapture {
-    pub(crate) fn new(number: u64, end: Recipient<EndCapture>) -> ActiveCapture {
-        ActiveCapture { number, end }
+    pub(crate) fn new(
+        number: u64,
+        end: Recipient<EndCapture>,
+        captured: oneshot::Receiver<Capture>,
+    ) -> ActiveCapture {
+        ActiveCapture { number, end, captured }
     }
 
-    /// Ends the capture, and returns it.
+    /// Ends the capture when `time` resolves, or earlier if the engine is drained and stops. Returns the capture.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`] if the engine has stopped.
-    pub async fn finish(self) -> Result<Capture, Refusal> {
-        let capture = self.end.send(EndCapture(self.number)).await;
-        capture.ok().flatten().ok_or(Refusal::EngineStopped)
+    /// [`Refusal::EngineStopped`] if the engine has died.
+    pub async fn finish(mut self, time: impl Future<Output = ()>) -> Result<Capture, Refusal> {
+        tokio::select! {
+            captured = &mut self.captured => return captured.map_err(|_| Refusal::EngineStopped),
+            () = time => {}
+        }
+        self.end.do_send(EndCapture(self.number));
+        (&mut self.captured).await.map_err(|_| Refusal::EngineStopped)
     }
 }
 

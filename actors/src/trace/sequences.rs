@@ -2,12 +2,14 @@
 
 use super::capture::{Capture, CaptureBusy, Keeper};
 use super::{Ending, Event, Slice, Tracer};
+use crate::messages::BeginCapture;
 use crate::request::Control;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tiercel_device::{SeqId, StepBatch, StepDone, StepId, Timestamp};
 use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, Scheduler};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
+use tokio::sync::oneshot;
 
 /// Passes the Scheduler's events to the engine's recorder. Its state is only maintained if there is a recorder.
 pub struct SequenceTrace {
@@ -18,8 +20,16 @@ pub struct SequenceTrace {
     /// For each step in flight, the time at which it was submitted, or at which the step before it ended if that was
     /// later.
     began: BTreeMap<StepId, Timestamp>,
-    /// Capture that is under way, with its number.
-    capture: Option<(u64, Rc<Keeper>)>,
+    /// Capture that is under way.
+    capture: Option<UnderWay>,
+}
+
+/// Capture that is under way.
+struct UnderWay {
+    number: u64,
+    keeper: Rc<Keeper>,
+    /// Channel on which the capture is sent when it ends.
+    captured: oneshot::Sender<Capture>,
 }
 
 impl SequenceTrace {
@@ -29,13 +39,13 @@ impl SequenceTrace {
         SequenceTrace { tracer, without_blocks, began, capture: None }
     }
 
-    /// Begins the capture `number`.
+    /// Begins a capture.
     ///
     /// # Errors
     /// [`CaptureBusy`] if the engine's events are being captured already.
     pub(crate) fn begin_capture(
         &mut self,
-        number: u64,
+        BeginCapture { number, captured }: BeginCapture,
         core: &Scheduler,
         now: Timestamp,
     ) -> Result<(), CaptureBusy> {
@@ -50,17 +60,20 @@ impl SequenceTrace {
         self.began.clear();
         let keeper = Keeper::new(now, phases);
         self.tracer.switch(Some(keeper.clone()));
-        self.capture = Some((number, keeper));
+        self.capture = Some(UnderWay { number, keeper, captured });
         Ok(())
     }
 
-    /// Ends the capture `number` and returns it; `None` if it has ended already or never began.
-    pub(crate) fn end_capture(&mut self, number: u64, now: Timestamp) -> Option<Capture> {
-        let (_, keeper) = self.capture.take_if(|(under_way, _)| *under_way == number)?;
+    /// Ends the capture `number`, or the one that is under way if there is no number, and sends it to the task that began
+    /// it. Does nothing if that capture has ended already or never began.
+    pub(crate) fn end_capture(&mut self, number: Option<u64>, now: Timestamp) {
+        let meant = |under_way: &mut UnderWay| number.is_none_or(|of| of == under_way.number);
+        let Some(ended) = self.capture.take_if(meant) else { return };
         self.tracer.switch(None);
         self.without_blocks.clear();
         self.began.clear();
-        Some(keeper.finish(now))
+        // Ignore that the task may be gone.
+        let _ = ended.captured.send(ended.keeper.finish(now));
     }
 
     pub(crate) fn arrived(&mut self, new: &NewSequence) {

@@ -3,7 +3,7 @@
 use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::control::{Audit, LatestDocument, LatestRows, Recorded};
+use crate::control::{Audit, LatestDocument, LatestRows, Recorded, Traces};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
@@ -38,6 +38,7 @@ pub(crate) struct App {
     pub(crate) meters: Arc<Meters>,
     /// What the server was when its recording began.
     pub(crate) recorded: Recorded,
+    pub(crate) traces: Traces,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
     draining: OnceLock<Timestamp>,
@@ -102,6 +103,7 @@ impl App {
             document: LatestDocument::default(),
             meters,
             recorded: Recorded::default(),
+            traces: Traces::default(),
             serving: OnceLock::new(),
             draining: OnceLock::new(),
             drain_asked: watch::Sender::new(None),

@@ -9,7 +9,9 @@ use tiercel_actors::EngineHandle;
 const REPORT_US: u64 = 1_000_000;
 /// Longest wait for the listeners of the event stream to read its end, us.
 const LISTENERS_US: u64 = 1_000_000;
-/// Interval at which the server counts the listeners of the event stream while it waits for them to leave, us.
+/// Longest wait for the file of a trace to be written, us.
+const TRACES_US: u64 = 10_000_000;
+/// Interval at which the server counts the listeners of the event stream and the traces, while it waits for them, us.
 const LOOK_US: u64 = 5_000;
 
 /// Records that the server begins to drain although no operator asked for it.
@@ -49,6 +51,19 @@ pub(super) async fn drain(app: &App, engine: &EngineHandle, grace_ms: u64) {
         ..AuditEvent::default()
     });
     app.audit.end();
+}
+
+/// Waits until traces that the end of the engine has ended are answered, for at most 10 s. Returns whether there were any.
+pub(super) async fn traces_answered(app: &App) -> bool {
+    let any = app.traces.any();
+    let answered = async {
+        while app.traces.any() {
+            app.clock.sleep_us(LOOK_US).await;
+        }
+    };
+    // Ignore a file that takes longer: its client gets no answer.
+    let _ = app.clock.timeout_us(TRACES_US, answered).await;
+    any
 }
 
 /// Waits until the listeners of the event stream have read its end, for at most a second.

@@ -105,7 +105,9 @@ impl Bound {
         stop_http(&handle, http).await;
         if let Some(operators) = operators_handle {
             draining::listeners_left(&app).await;
-            operators.stop(false).await;
+            // A client that is being sent a trace gets all of it.
+            let graceful = draining::traces_answered(&app).await;
+            operators.stop(graceful).await;
         }
         app.access.tell_left_out();
         tracing::info!("the server has stopped");

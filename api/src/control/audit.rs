@@ -1,4 +1,4 @@
-//! Audit: each change that an operator makes, as a line in the log and as an event for the listeners of the event stream.
+//! Audit: each change that an operator makes, and each recording and trace, as a line in the log and as an event for the listeners of the event stream.
 
 use crate::control::row::Row;
 use serde::Serialize;
@@ -28,8 +28,8 @@ pub(crate) struct Audit {
 pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
-    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy`, `drain`, `record_start`, `record_stop` or
-    /// `record_read`; or how far a drain is: `draining` or `drained`.
+    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy`, `drain`, `record_start`, `record_stop`,
+    /// `record_read` or `trace`; or how far a drain is: `draining` or `drained`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub(crate) settings: Option<Value>,
-    /// Longest time that running requests have to finish in a drain, or longest time of a recording, ms.
+    /// Longest time that running requests have to finish in a drain, or longest time of a recording or of a trace, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline_ms: Option<u64>,
     /// Time left until the deadline of the drain, ms.

@@ -19,8 +19,10 @@ mod sorted;
 pub(crate) mod support;
 mod timeline;
 pub(crate) mod trace;
+mod traces;
 mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
 pub(crate) use latest::{LatestDocument, LatestRows};
 pub(crate) use recorded::Recorded;
+pub(crate) use traces::Traces;

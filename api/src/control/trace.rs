@@ -1,6 +1,7 @@
 //! Endpoint that takes a trace of the engine over some seconds, and answers with a Perfetto file.
 
-use crate::boot::{App, Serving, Stage};
+use crate::boot::App;
+use crate::control::audit::Event;
 use crate::document::schema;
 use crate::http::ApiError;
 use crate::live::LiveRequest;
@@ -20,8 +21,6 @@ use utoipa::openapi::path::Parameter;
 pub(crate) const SECONDS: RangeInclusive<u64> = 1..=60;
 /// Length of a trace if the query states none, seconds.
 pub(crate) const SECONDS_BY_DEFAULT: u64 = 10;
-/// Interval at which a trace looks whether the engine has ended, us.
-const LOOK_US: u64 = 250_000;
 
 /// Query parameters of a trace.
 #[derive(Debug, Deserialize)]
@@ -62,23 +61,34 @@ impl TraceQuery {
 }
 
 /// Endpoint `GET /control/v1/trace`: takes a trace of the engine from now on, and answers after that time with a Perfetto
-/// file of steps, copies and request lanes. If the client leaves, the trace ends. The file has ids of requests, and neither
-/// prompts nor outputs.
+/// file of steps, copies and request lanes. If the client leaves, the trace ends. If the server is drained meanwhile, the
+/// trace ends with the engine. The file has ids of requests, and neither prompts nor outputs.
 pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
-    app.keys.operator(&request, Role::Viewer)?;
+    let viewer = app.keys.operator(&request, Role::Viewer)?;
     let TraceQuery { seconds } = TraceQuery::read(&request)?;
-    let serving = app.loaded()?;
-    let engine = &serving.engine;
+    let engine = &app.loaded()?.engine;
     let capture = engine.capture().await?.map_err(|busy| {
-        let message = format!("{busy}; try again when that trace has ended");
+        let message =
+            format!("{busy}; the event `trace` names its key; try again when that trace has ended");
         ApiError::new(StatusCode::CONFLICT, message).code("trace_running")
     })?;
+    let _answering = app.traces.begin();
+    app.audit.record(&Event {
+        by: &viewer.name,
+        action: "trace",
+        deadline_ms: Some(seconds * 1_000),
+        ..Event::default()
+    });
     // Dropping this future, because the client leaves, drops the capture too, which ends it.
     let snapshot = engine.snapshot(0).await?;
     let mut names = names(&app, &snapshot);
-    wait(&app, serving, seconds).await;
-    names.extend(self::names(&app, &*engine.snapshot(0).await?));
-    let capture = capture.finish().await?;
+    let time = async {
+        app.clock.sleep_us(seconds * 1_000_000).await;
+        if let Ok(last) = engine.snapshot(0).await {
+            names.extend(self::names(&app, &last));
+        }
+    };
+    let capture = capture.finish(time).await?;
     let facts = EngineFacts {
         device: engine.info().name.clone(),
         device_blocks: engine.info().device_blocks,
@@ -96,18 +106,6 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         .content_type("application/json")
         .insert_header((header::CONTENT_DISPOSITION, "attachment; filename=\"tiercel-trace.json\""))
         .body(file))
-}
-
-/// Waits until the trace has its length, or until a drained server has nothing left to trace.
-async fn wait(app: &App, serving: &Serving, seconds: u64) {
-    let end = app.clock.now() + seconds * 1_000_000;
-    while app.clock.now() < end {
-        let drained = app.stage() == Stage::Draining && serving.engine.places() == 0;
-        if drained || serving.engine.cause_of_death().is_some() {
-            return;
-        }
-        app.clock.sleep_until(end.min(app.clock.now() + LOOK_US)).await;
-    }
 }
 
 /// Returns the names of the requests in a snapshot.

@@ -109,6 +109,27 @@ fn a_trace_ends_when_its_client_leaves() {
 }
 
 #[test]
+fn a_trace_is_answered_when_the_server_stops_and_is_audited() {
+    let server = TestServer::slow(|_| ());
+    let mut listener = server.control();
+    listener.send_request("GET", "/control/v1/events", &[], b"");
+    assert_eq!(listener.head().unwrap().status, 200);
+    let mut stream = send(&server, "last", &long(1, "flex", 20));
+    assert_eq!(stream.head().unwrap().status, 200);
+    let mut running = begin(&server, "?seconds=60");
+    let drained = server.control().request("POST", "/control/v1/drain", &[], b"{}");
+    assert_eq!(drained.status, 202, "{}", drained.text());
+    let answer = running.response().unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let file = answer.json();
+    assert!(file["otherData"]["seconds"].as_f64().unwrap() < 60.0);
+    assert!(lanes(&file).iter().any(|(name, _)| name.contains("last")), "{:?}", lanes(&file));
+    let events = listener.rest();
+    assert!(String::from_utf8_lossy(&events).contains("\"action\":\"trace\""));
+    server.stop().unwrap();
+}
+
+#[test]
 fn lengths_of_traces_are_limited() {
     let server = TestServer::mock(|_| ());
     for query in ["?seconds=0", "?seconds=61", "?seconds=-1", "?seconds=x", "?minutes=1"] {

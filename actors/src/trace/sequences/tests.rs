@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kit::small_device;
+use crate::messages::BeginCapture;
 use crate::trace::Record;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -242,25 +243,36 @@ fn without_a_recorder_no_state_is_maintained() {
 }
 
 #[test]
-fn a_recording_begins_with_the_phases_and_ends_with_the_events_since() {
+fn a_capture_begins_with_the_phases_and_ends_with_the_events_since() {
     let core = one_runs_and_one_waits();
     let mut trace = unrecorded();
     // Left over from a capture that is long past: sequence 1 runs, so its next slice is no resume.
     trace.without_blocks.insert(SeqId(1));
     trace.submitted(&batch(1), Timestamp(1));
-    assert_eq!(trace.begin_capture(7, &core, Timestamp(10)), Ok(()));
-    assert_eq!(trace.begin_capture(8, &core, Timestamp(11)), Err(CaptureBusy));
-    assert!(trace.end_capture(8, Timestamp(12)).is_none(), "it never began");
+    let begin = |number| {
+        let (captured, capture) = oneshot::channel();
+        (BeginCapture { number, captured }, capture)
+    };
+    let (seventh, mut capture) = begin(7);
+    assert_eq!(trace.begin_capture(seventh, &core, Timestamp(10)), Ok(()));
+    assert_eq!(trace.begin_capture(begin(8).0, &core, Timestamp(11)), Err(CaptureBusy));
+    trace.end_capture(Some(8), Timestamp(12));
+    assert!(capture.try_recv().is_err(), "the other capture never began");
     trace.submitted(&batch(2), Timestamp(13));
-    let capture = trace.end_capture(7, Timestamp(20)).expect("it is under way");
+    trace.end_capture(Some(7), Timestamp(20));
+    let capture = capture.try_recv().expect("it has ended");
     let phases = [(SeqId(1), Phase::Running), (SeqId(2), Phase::Waiting)];
     assert_eq!((capture.began, capture.ended), (Timestamp(10), Timestamp(20)));
     assert_eq!((capture.phases.as_slice(), capture.cut), (phases.as_slice(), None));
     let events: Vec<Event> = capture.entries.into_iter().map(|entry| entry.event).collect();
     assert_eq!(events, [submitted(2)]);
-    assert!(trace.end_capture(7, Timestamp(21)).is_none(), "it has ended");
     assert!(trace.without_blocks.is_empty() && trace.began.is_empty() && !trace.tracer.is_on());
-    assert_eq!(trace.begin_capture(9, &core, Timestamp(30)), Ok(()));
+    let (ninth, mut capture) = begin(9);
+    assert_eq!(trace.begin_capture(ninth, &core, Timestamp(30)), Ok(()));
+    trace.end_capture(Some(7), Timestamp(31));
+    assert!(capture.try_recv().is_err(), "the seventh ended long ago");
+    trace.end_capture(None, Timestamp(32));
+    assert_eq!(capture.try_recv().map(|capture| capture.ended), Ok(Timestamp(32)));
     let (mut recorded, _) = recorded();
-    assert_eq!(recorded.begin_capture(1, &core, Timestamp(1)), Err(CaptureBusy));
+    assert_eq!(recorded.begin_capture(begin(1).0, &core, Timestamp(1)), Err(CaptureBusy));
 }
