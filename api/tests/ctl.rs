@@ -148,7 +148,9 @@ fn operators_see_and_change_requests() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("\"drained\"") || answer.contains("\"cancelled\""), "{answer}");
     }
-    assert!(failure(&server, &["requests"]).contains("--url"));
+    // The control listener closes a moment after the end of the events; until then it says that the server stops.
+    let closed = (0..200).any(|_| failure(&server, &["requests"]).contains("--url"));
+    assert!(closed, "the control listener is open after the end of a drain");
     server.stop().unwrap();
 }
 
