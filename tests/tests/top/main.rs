@@ -171,8 +171,13 @@ fn a_lost_connection_is_shown_and_comes_back() {
     again.args(["--control-listen", address]).stderr(Stdio::null());
     let again = Process(again.spawn().unwrap());
     screen.wait_for("ready  0 of 1024 requests");
-    // The events come back too: a drain tells of itself.
-    let asked = Connection::open(address.parse().unwrap()).post("/control/v1/drain", &json!({}));
+    // The events come back too, at the latest a second after the figures. Each trace is an event.
+    let mut operator = Connection::open(address.parse().unwrap());
+    let mut traced =
+        || operator.request("GET", "/control/v1/trace?seconds=1", &[], b"").status == 200;
+    let heard = (0..20).any(|_| traced() && screen.text().contains("trace by"));
+    assert!(heard, "{}", screen.text());
+    let asked = operator.post("/control/v1/drain", &json!({}));
     assert_eq!(asked.status, 202);
     screen.wait_for("drain by");
     screen.press("q");
