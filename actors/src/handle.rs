@@ -323,15 +323,15 @@ impl EngineHandle {
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Begins to capture the engine's events, in memory and up to a limit. An engine has one capture at a time, and none
-    /// if it was started with a recorder.
+    /// Begins to capture the engine's events, in memory and up to a limit. An engine has at most one capture at a time.
+    /// An engine that was started with a recorder has none.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`] if the engine has stopped. The inner error says that events are being captured already.
+    /// [`Refusal::EngineStopped`] if the engine has stopped; the inner error if another capture is under way.
     pub async fn capture(&self) -> Result<Result<ActiveCapture, CaptureBusy>, Refusal> {
         let scheduler = &self.shared.actors.scheduler;
         let number = self.shared.captures.fetch_add(1, Ordering::Relaxed);
-        // Made before the capture begins, so that the capture ends also if the caller leaves before the answer.
+        // Create the guard before the engine begins the capture: a caller that leaves before the answer then ends the capture.
         let (captured, capture) = oneshot::channel();
         let active = ActiveCapture::new(number, scheduler.clone().recipient(), capture);
         let begun = scheduler.send(BeginCapture { number, captured }).await;

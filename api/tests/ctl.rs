@@ -148,7 +148,7 @@ fn operators_see_and_change_requests() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("\"drained\"") || answer.contains("\"cancelled\""), "{answer}");
     }
-    // The control listener closes a moment after the end of the events; until then it says that the server stops.
+    // The control listener closes a moment after the event stream ends. Until then, requests fail with another error.
     let closed = (0..200).any(|_| failure(&server, &["requests"]).contains("--url"));
     assert!(closed, "the control listener is open after the end of a drain");
     server.stop().unwrap();

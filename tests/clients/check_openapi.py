@@ -149,7 +149,7 @@ def chunk_conformance(context, response, case):
     counted["streams"] += 1
     events = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
     assert events, "an event stream without events"
-    # Schemathesis reads no more than so many events.
+    # Schemathesis reads at most DEFAULT_MAX_STREAM_EVENTS events. A stream of exactly that many events may be whole.
     whole = len(events) < DEFAULT_MAX_STREAM_EVENTS or events[-1] == "[DONE]"
     last = events.pop() if whole else "[DONE]"
     for event in events:

@@ -13,7 +13,7 @@ const MAX_BLOCKS: usize = 1 << 19;
 pub(super) struct PrefixIndex {
     /// Number of the first recorded sequence whose prompt has the block.
     blocks: HashMap<BlockHash, u32>,
-    /// Number of prompts that were not added, or not to their ends, because the index is full.
+    /// Number of prompts of which blocks are missing in the index, because the index is full.
     cut: u32,
 }
 
@@ -45,7 +45,7 @@ impl PrefixIndex {
         last.map(|number| SharedPrompt { number, tokens: blocks as u32 * block_size })
     }
 
-    /// Returns the number of prompts that were not added, or not to their ends, because the index is full.
+    /// Returns the number of prompts of which blocks are missing in the index, because the index is full.
     pub(super) fn cut(&self) -> u32 {
         self.cut
     }

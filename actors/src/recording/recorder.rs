@@ -68,8 +68,7 @@ pub struct RecordingStatus {
     pub steps: u32,
     /// Whether later steps were left out, because the recording has its most steps ([`MAX_RECORDED_STEPS`]).
     pub steps_cut: bool,
-    /// Number of prompts whose beginnings were not kept, or not to their ends, because the recording has its most block
-    /// names.
+    /// Number of prompts of which block names are missing, because the recording has its most block names.
     pub prefixes_cut: u32,
     /// Time for which the recording has run, us.
     pub elapsed_us: u64,

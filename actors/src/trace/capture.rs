@@ -20,7 +20,7 @@ pub struct Capture {
     pub phases: Vec<(SeqId, Phase)>,
     /// Events, the earliest first.
     pub entries: Vec<Entry>,
-    /// Time from which on events are missing, because those before it fill the memory of a capture; `None` if none are
+    /// Time of the first missing event, if the events before that time filled the capture's memory; `None` if no event is
     /// missing.
     pub cut: Option<Timestamp>,
 }

@@ -1,5 +1,5 @@
-//! Recorders of an engine's events: what the engine decides, and when. The actors pass the events to the recorder, so that the
-//! policy's functions stay pure.
+//! Recorders of an engine's events: decisions, steps and copies, with the engine's time. The actors pass events to the
+//! recorder, so that the policy's functions stay pure.
 //!
 //! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. The engine of a server is
 //! started without a recorder; a [`Capture`] of it begins and ends by messages. Without a recorder, each place that could

@@ -56,7 +56,7 @@ impl SequenceTrace {
             core.live().filter_map(|seq| Some((seq, core.phase(seq)?))).collect();
         let waiting = phases.iter().filter(|(_, phase)| *phase == Phase::Waiting);
         self.without_blocks = waiting.map(|(seq, _)| *seq).collect();
-        // Steps in flight were submitted before the capture, so their begin is not known.
+        // The begin of steps in flight is unknown, because these steps were submitted before the capture.
         self.began.clear();
         let keeper = Keeper::new(now, phases);
         self.tracer.switch(Some(keeper.clone()));
@@ -64,15 +64,15 @@ impl SequenceTrace {
         Ok(())
     }
 
-    /// Ends the capture `number`, or the one that is under way if there is no number, and sends it to the task that began
-    /// it. Does nothing if that capture has ended already or never began.
+    /// Ends the capture with this number, or with `None` any capture under way, and sends the capture to its
+    /// [`ActiveCapture`](super::ActiveCapture). Without such a capture, does nothing.
     pub(crate) fn end_capture(&mut self, number: Option<u64>, now: Timestamp) {
         let meant = |under_way: &mut UnderWay| number.is_none_or(|of| of == under_way.number);
         let Some(ended) = self.capture.take_if(meant) else { return };
         self.tracer.switch(None);
         self.without_blocks.clear();
         self.began.clear();
-        // Ignore that the task may be gone.
+        // Ignore a closed channel: the caller that began the capture has left.
         let _ = ended.captured.send(ended.keeper.finish(now));
     }
 

@@ -9,9 +9,9 @@ use tiercel_actors::EngineHandle;
 const REPORT_US: u64 = 1_000_000;
 /// Longest wait for the listeners of the event stream to read its end, us.
 const LISTENERS_US: u64 = 1_000_000;
-/// Longest wait for the file of a trace to be written, us.
+/// Longest time that a stopping server waits for trace files to be written, us.
 const TRACES_US: u64 = 10_000_000;
-/// Interval at which the server counts the listeners of the event stream and the traces, while it waits for them, us.
+/// Interval at which a stopping server counts the listeners of the event stream and the unanswered traces, us.
 const LOOK_US: u64 = 5_000;
 
 /// Records that the server begins to drain although no operator asked for it.
@@ -53,7 +53,7 @@ pub(super) async fn drain(app: &App, engine: &EngineHandle, grace_ms: u64) {
     app.audit.end();
 }
 
-/// Waits until traces that the end of the engine has ended are answered, for at most 10 s. Returns whether there were any.
+/// Waits until no trace is left without an answer, for at most 10 s. Returns whether there was such a trace.
 pub(super) async fn traces_answered(app: &App) -> bool {
     let any = app.traces.any();
     let answered = async {
@@ -61,7 +61,7 @@ pub(super) async fn traces_answered(app: &App) -> bool {
             app.clock.sleep_us(LOOK_US).await;
         }
     };
-    // Ignore a file that takes longer: its client gets no answer.
+    // Ignore the timeout: the client of a trace file that takes longer gets no answer.
     let _ = app.clock.timeout_us(TRACES_US, answered).await;
     any
 }

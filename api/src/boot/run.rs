@@ -105,7 +105,7 @@ impl Bound {
         stop_http(&handle, http).await;
         if let Some(operators) = operators_handle {
             draining::listeners_left(&app).await;
-            // A client that is being sent a trace gets all of it.
+            // A graceful stop lets the control listener finish sending trace files.
             let graceful = draining::traces_answered(&app).await;
             operators.stop(graceful).await;
         }

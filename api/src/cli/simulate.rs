@@ -97,8 +97,8 @@ pub(crate) struct Simulate {
     /// Write all results to this file (JSON); an existing file is replaced when the runs are over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// End the process when its standard input ends: `tiercel ctl what-if` holds the other end, so that the
-    /// simulation does not outlive the command, however the command ends
+    /// End the process when its standard input ends. `tiercel ctl what-if` holds the other end of the pipe, so the
+    /// simulation cannot outlive that command
     #[arg(long, hide = true)]
     until_stdin_ends: bool,
     #[command(flatten)]

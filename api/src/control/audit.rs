@@ -1,4 +1,5 @@
-//! Audit: each change that an operator makes, and each recording and trace, as a line in the log and as an event for the listeners of the event stream.
+//! Audit: each change that an operator makes, and each recording and trace, as a line in the log and as an event for the
+//! listeners of the event stream.
 
 use crate::control::row::Row;
 use serde::Serialize;

@@ -63,8 +63,8 @@ pub(crate) struct RecordingView {
     steps: u32,
     /// Whether later steps are left out, because the recording has its most steps (100,000).
     steps_cut: bool,
-    /// Prompts whose beginnings are not kept, or not to their ends, because the recording has its most block names
-    /// (524,288). A replay does not know that later prompts begin like these.
+    /// Number of prompts of which block names are missing, because the recording has its most block names (524,288). A
+    /// replay does not know which later prompts begin like these prompts.
     prefixes_cut: u32,
     /// Time for which the recording has run, s.
     elapsed_s: f64,

@@ -79,7 +79,7 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         deadline_ms: Some(seconds * 1_000),
         ..Event::default()
     });
-    // Dropping this future, because the client leaves, drops the capture too, which ends it.
+    // If the client leaves, this future and the capture are dropped, and dropping the capture ends the capture.
     let snapshot = engine.snapshot(0).await?;
     let mut names = names(&app, &snapshot);
     let time = async {

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-/// Traces that are taken now, or whose files are being written. A server that stops waits for their answers.
+/// Count of the traces that are under way or whose files are being written. A stopping server waits until the count is 0.
 #[derive(Default)]
 pub(crate) struct Traces(Arc<()>);
 
 impl Traces {
-    /// Counts a trace as long as the returned value lives.
+    /// Counts one more trace until the returned guard is dropped.
     pub(super) fn begin(&self) -> Arc<()> {
         self.0.clone()
     }
 
-    /// Whether a trace has no answer yet.
+    /// Returns whether a trace has no answer yet.
     pub(crate) fn any(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }

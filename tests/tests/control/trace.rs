@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tiercel_tests::{Connection, Program, Response, SlowProfile, TestServer};
 
-/// Time in which a request to begin a trace reaches the engine.
+/// Time that a request for a trace takes to reach the engine, at most.
 const BEGINS: Duration = Duration::from_millis(700);
 /// Interval between two looks whether a trace has ended.
 const LOOK: Duration = Duration::from_millis(100);

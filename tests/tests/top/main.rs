@@ -171,7 +171,7 @@ fn a_lost_connection_is_shown_and_comes_back() {
     again.args(["--control-listen", address]).stderr(Stdio::null());
     let again = Process(again.spawn().unwrap());
     screen.wait_for("ready  0 of 1024 requests");
-    // The events come back too, at the latest a second after the figures. Each trace is an event.
+    // The view reconnects to the event stream a second after the figures are back. Each trace is an event.
     let mut operator = Connection::open(address.parse().unwrap());
     let mut traced =
         || operator.request("GET", "/control/v1/trace?seconds=1", &[], b"").status == 200;

@@ -30,7 +30,7 @@ pub struct EngineFacts {
     pub host_blocks: u32,
 }
 
-/// Sequences of a capture by what is known of them beside their events.
+/// Facts about the sequences of a capture beside their events.
 #[derive(Debug, Default)]
 pub struct Named {
     /// Views of sequences that were live when the capture began, taken soon after.
@@ -145,7 +145,7 @@ fn contents(slices: &[Slice]) -> Value {
     json!({"sequences": slices.len(), "decode_tokens": decodes, "prefill_tokens": tokens})
 }
 
-/// Returns the lanes of the capture's requests. Those that have begun to run get a lane before those that wait.
+/// Returns the lanes of the capture's requests. Requests that have begun to run get lanes before waiting requests.
 fn lanes(capture: &Capture, views: &[SequenceView]) -> Lanes {
     let mut lanes = Lanes::new(capture.began..capture.ended, ROOM);
     let views: HashMap<SeqId, &SequenceView> = views.iter().map(|view| (view.seq, view)).collect();

@@ -24,7 +24,7 @@ fn step(at: u64, step: u64, slices: &[(u64, u32, Option<u32>)]) -> [Entry; 2] {
     ]
 }
 
-/// Returns a capture of a background request that is preempted for a premium request.
+/// Returns a capture in which a premium request preempts a background request.
 fn capture() -> Capture {
     let (low, high) = (SeqId(1), SeqId(2));
     let arrived = Event::Arrived { seq: low, tier: Tier::Background, prompt: 40, max_tokens: 9 };

@@ -15,35 +15,6 @@ use tiercel_workload::Workload;
 /// Random noise of step times: sigma of the log-normal factor that multiplies each.
 const NOISE: f64 = 0.1;
 
-/// Long background requests, and after five minutes premium requests that need all KV blocks for themselves. The
-/// background requests then wait with their blocks in the host pool, which has room for a few of them.
-const LASTING_SWAP: &str = r#"
-name = "lasting-swap"
-seed = 3
-duration_s = 1500
-
-[simulation]
-device_blocks = 2000
-host_blocks = 300
-max_num_seqs = 64
-max_num_batched_tokens = 512
-
-[[class]]
-tier = "background"
-arrival = { closed = { streams = 30 } }
-ignore_eos = true
-prompt_tokens = { uniform = { min = 500, max = 700 } }
-output_tokens = { uniform = { min = 1000, max = 1500 } }
-
-[[class]]
-tier = "premium"
-start_s = 300
-arrival = { closed = { streams = 30 } }
-ignore_eos = true
-prompt_tokens = { uniform = { min = 1000, max = 1200 } }
-output_tokens = { uniform = { min = 400, max = 600 } }
-"#;
-
 /// Returns a run of 25 minutes of a shipped workload under a policy, with `load` times its rate.
 fn run(file: &str, policy: Policy, load: f64) -> Experiment {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
@@ -93,14 +64,12 @@ fn little_kv_memory_fires_the_alert_of_preemptions() {
 #[test]
 #[ignore = "needs promtool; .ci/run runs this test where there is one"]
 fn victims_that_wait_long_fill_the_host_pool_and_fire_the_alert_of_swap_space() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("lasting-swap.toml");
-    std::fs::write(&file, LASTING_SWAP).unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/alerts/lasting-swap.toml");
     let mut experiment = run_of(Workload::load(&file).unwrap(), Policy::PriorityPreempt, 1.0);
     experiment.settings.preemption.mode = PreemptionMode::Swap;
     let alerts = alerts_in(&experiment);
     assert!(alerts.contains("TiercelSwapSpace"), "{alerts:?}");
-    // A host pool with room for all victims is not full.
+    // A host pool with room for all victims never fills.
     experiment.workload.simulation.host_blocks = Some(6000);
     let alerts = alerts_in(&experiment);
     assert!(!alerts.contains("TiercelSwapSpace"), "{alerts:?}");

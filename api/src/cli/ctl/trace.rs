@@ -26,10 +26,10 @@ impl Trace {
         Duration::from_secs(self.seconds) + WRITING
     }
 
-    /// Takes the trace, and returns a line about the file that was written.
+    /// Takes the trace and writes the file. Returns a line that names the file and the viewer for it.
     pub(super) fn run(self, client: &Client) -> Result<String, Failure> {
         let shown = self.file.display().to_string();
-        // Created before the trace begins, so that a file that cannot be written is reported at once.
+        // Create the file before the trace begins, to report a path that cannot be written at once.
         let file = ReportFile::create(self.file)?;
         let trace =
             client.get_text("/control/v1/trace", &[("seconds", self.seconds.to_string())])?;

@@ -111,7 +111,7 @@ impl WhatIf {
             if let Some(report) = report {
                 command.arg("--json").arg(report).stdout(Stdio::null());
             }
-            // The child ends when this pipe ends, which is when this process ends.
+            // However this process ends, the pipe closes, and the child ends when the pipe closes.
             command.arg("--until-stdin-ends").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()
         };
         let mut nice = Command::new("nice");
