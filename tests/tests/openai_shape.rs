@@ -64,6 +64,49 @@ fn without_include_usage_no_chunk_speaks_of_it() {
 }
 
 #[test]
+fn with_continuous_usage_every_chunk_counts_the_tokens_of_its_choice_so_far() {
+    let server = TestServer::mock(|_| ());
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let conversation = chat(json!({"stream": true, "stream_options": options, "n": 2}));
+    let texts = json!({
+        "prompt": ["ab", "cde"], "max_tokens": 12, "ignore_eos": true, "stream": true,
+        "stream_options": options,
+    });
+    for (path, body, prompts) in
+        [("/v1/chat/completions", conversation, None), ("/v1/completions", texts, Some([2, 3]))]
+    {
+        let mut chunks = chunks(&server.post(path, &body).body);
+        let total = chunks.pop().unwrap();
+        assert_eq!(
+            (&total["choices"], &total["usage"]["completion_tokens"]),
+            (&json!([]), &json!(24))
+        );
+        assert!(total["usage"]["prompt_tokens_details"]["cached_tokens"].is_number(), "{total}");
+        for index in 0..2 {
+            let of_choice = chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index);
+            let usage: Vec<&Value> = of_choice.map(|chunk| &chunk["usage"]).collect();
+            let prompt_tokens = match prompts {
+                Some(prompts) => json!(prompts[index]),
+                None => total["usage"]["prompt_tokens"].clone(),
+            };
+            assert!(usage.iter().all(|usage| usage["prompt_tokens"] == prompt_tokens), "{usage:?}");
+            let counts: Vec<u64> =
+                usage.iter().map(|usage| usage["completion_tokens"].as_u64().unwrap()).collect();
+            assert!(counts.is_sorted() && counts.len() > 2, "{counts:?}");
+            assert_eq!(counts.last(), Some(&12));
+            assert_eq!(counts[0] == 0, prompts.is_none(), "the role comes before any token");
+            for usage in usage {
+                let sum = usage["prompt_tokens"].as_u64().unwrap()
+                    + usage["completion_tokens"].as_u64().unwrap();
+                assert_eq!(usage["total_tokens"], sum);
+                assert!(usage.get("prompt_tokens_details").is_none(), "{usage}");
+            }
+        }
+    }
+    server.finish();
+}
+
+#[test]
 fn text_completions_take_several_prompts_and_n() {
     let server = TestServer::mock(|_| ());
     let body = json!({"prompt": ["ab", "cde"], "n": 2, "ignore_eos": true});

@@ -24,7 +24,10 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: u32,
     pub(crate) completion_tokens: u32,
     pub(crate) total_tokens: u32,
-    pub(crate) prompt_tokens_details: PromptTokens,
+    /// Absent in the token counts of an output that is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = PromptTokens, required = false)]
+    pub(crate) prompt_tokens_details: Option<PromptTokens>,
 }
 
 /// Prompt tokens by where they came from.
@@ -72,7 +75,8 @@ pub(crate) struct ChatCompletionChunk {
     pub(crate) head: Head,
     /// One choice, or none in the chunk with the token counts.
     pub(crate) choices: Vec<ChatPiece>,
-    /// Token counts in the last chunk and null in the others, if the request asks for them.
+    /// Token counts of the request in the last chunk, if the request asks for them. The other chunks have null, or the
+    /// token counts of their choice so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub(crate) usage: Option<Option<Usage>>,
@@ -148,7 +152,8 @@ pub(crate) struct TextCompletionChunk {
     pub(crate) head: Head,
     /// One choice, or none in the chunk with the token counts.
     pub(crate) choices: Vec<TextChoice>,
-    /// Token counts in the last chunk and null in the others, if the request asks for them.
+    /// Token counts of the request in the last chunk, if the request asks for them. The other chunks have null, or the
+    /// token counts of their choice so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub(crate) usage: Option<Option<Usage>>,

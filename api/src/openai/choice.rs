@@ -25,6 +25,8 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) text: String,
+    /// Number of output tokens of the choice so far, those of this piece included.
+    pub(crate) completion_tokens: u32,
     pub(crate) logprobs: Vec<Logprobs>,
 }
 
@@ -131,7 +133,7 @@ impl Choice {
                         return Step::Stopped;
                     }
                     if !self.pending.text.is_empty() {
-                        return Step::Event(Event::Delta(std::mem::take(&mut self.pending)));
+                        return Step::Event(Event::Delta(self.take_pending()));
                     }
                 }
                 Some(StreamEvent::Finished { reason, usage }) => {
@@ -196,9 +198,13 @@ impl Choice {
         outcome.stopped.is_some()
     }
 
+    fn take_pending(&mut self) -> Delta {
+        Delta { completion_tokens: self.generated, ..std::mem::take(&mut self.pending) }
+    }
+
     fn finish(&mut self, reason: FinishReason, cached_tokens: u32) -> Finish {
         Finish {
-            delta: std::mem::take(&mut self.pending),
+            delta: self.take_pending(),
             reason: match reason {
                 FinishReason::Stop => "stop",
                 FinishReason::Length => "length",

@@ -222,7 +222,12 @@ fn envelope(serving: &Serving, job: &Job, id: String, request: Arc<LiveRequest>)
         model: job.model.clone(),
         request,
         tiers_matter: serving.tiers_matter(),
-        include_usage: job.common.include_usage,
+        usage_in: job.common.usage_in,
+        prompt_tokens: job
+            .prompts
+            .iter()
+            .flat_map(|prompt| std::iter::repeat_n(prompt.len() as u32, job.common.n as usize))
+            .collect(),
         logprobs: job.common.sampling.logprobs.is_some(),
         text: serving.text.clone(),
     }

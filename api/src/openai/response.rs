@@ -7,7 +7,7 @@ use crate::openai::bodies::{
     TextCompletionChunk, TextLogprobs, Usage,
 };
 use crate::openai::choice::Delta;
-use crate::openai::request::service_tier;
+use crate::openai::request::{UsageIn, service_tier};
 use crate::text::Text;
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};
@@ -47,8 +47,9 @@ pub(crate) struct Envelope {
     pub(crate) request: Arc<LiveRequest>,
     /// Whether the scheduling policy serves requests in order of their tiers.
     pub(crate) tiers_matter: bool,
-    /// Whether the response stream ends with a usage chunk; all other chunks then hold `"usage": null`.
-    pub(crate) include_usage: bool,
+    pub(crate) usage_in: UsageIn,
+    /// Number of prompt tokens of each choice.
+    pub(crate) prompt_tokens: Vec<u32>,
     /// Whether the request asks for log-probabilities.
     pub(crate) logprobs: bool,
     pub(crate) text: Arc<Text>,
@@ -95,37 +96,49 @@ impl Envelope {
     pub(crate) fn opening(&self, index: u32) -> Option<Chunk> {
         let delta =
             ChatDelta { role: Some("assistant"), content: Some(String::new()), refusal: Some(()) };
-        (self.style == Style::Chat).then(|| self.chat_chunk(index, delta, None, None))
+        (self.style == Style::Chat).then(|| {
+            let piece = ChatPiece { index, delta, logprobs: None, finish_reason: None };
+            self.chat_chunk(piece, 0)
+        })
     }
 
     /// Returns a chunk of a response stream with more text of a choice.
     pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Chunk {
         match self.style {
             Style::Chat => {
-                let content = Some(delta.text.clone());
                 let logprobs = self.chat_logprobs(delta);
-                self.chat_chunk(
-                    index,
-                    ChatDelta { content, ..ChatDelta::default() },
-                    logprobs,
-                    None,
-                )
+                let content =
+                    ChatDelta { content: Some(delta.text.clone()), ..ChatDelta::default() };
+                let piece = ChatPiece { index, delta: content, logprobs, finish_reason: None };
+                self.chat_chunk(piece, delta.completion_tokens)
             }
             Style::Text => {
                 let (text, logprobs) = (delta.text.clone(), self.text_logprobs(delta));
-                self.text_chunk(TextChoice { index, text, logprobs, finish_reason: None })
+                let piece = TextChoice { index, text, logprobs, finish_reason: None };
+                self.text_chunk(piece, delta.completion_tokens)
             }
         }
     }
 
-    /// Returns the last chunk of a choice in a response stream, with the finish reason.
-    pub(crate) fn closing(&self, index: u32, reason: &'static str) -> Chunk {
-        let finish_reason = Some(reason);
+    /// Returns the last chunk of a choice in a response stream, with the finish reason. The choice has
+    /// `completion_tokens` output tokens.
+    pub(crate) fn closing(
+        &self,
+        index: u32,
+        reason: &'static str,
+        completion_tokens: u32,
+    ) -> Chunk {
+        let (finish_reason, logprobs) = (Some(reason), None);
         match self.style {
-            Style::Chat => self.chat_chunk(index, ChatDelta::default(), None, finish_reason),
+            Style::Chat => {
+                let delta = ChatDelta::default();
+                let piece = ChatPiece { index, delta, logprobs, finish_reason };
+                self.chat_chunk(piece, completion_tokens)
+            }
             Style::Text => {
                 let text = String::new();
-                self.text_chunk(TextChoice { index, text, logprobs: None, finish_reason })
+                let piece = TextChoice { index, text, logprobs: None, finish_reason };
+                self.text_chunk(piece, completion_tokens)
             }
         }
     }
@@ -140,26 +153,37 @@ impl Envelope {
         }
     }
 
-    fn chat_chunk(
-        &self,
-        index: u32,
-        delta: ChatDelta,
-        logprobs: Option<ChatLogprobs>,
-        finish_reason: Option<&'static str>,
-    ) -> Chunk {
+    /// Returns a chunk with a piece of a choice, which has `completion_tokens` output tokens so far.
+    fn chat_chunk(&self, piece: ChatPiece, completion_tokens: u32) -> Chunk {
         Chunk::Chat(ChatCompletionChunk {
             head: self.head(self.chunk_object()),
-            choices: vec![ChatPiece { index, delta, logprobs, finish_reason }],
-            usage: self.include_usage.then_some(None),
+            usage: self.usage_so_far(piece.index, completion_tokens),
+            choices: vec![piece],
         })
     }
 
-    fn text_chunk(&self, choice: TextChoice) -> Chunk {
+    /// Returns a chunk with a piece of a choice, which has `completion_tokens` output tokens so far.
+    fn text_chunk(&self, piece: TextChoice, completion_tokens: u32) -> Chunk {
         Chunk::Text(TextCompletionChunk {
             head: self.head(self.chunk_object()),
-            choices: vec![choice],
-            usage: self.include_usage.then_some(None),
+            usage: self.usage_so_far(piece.index, completion_tokens),
+            choices: vec![piece],
         })
+    }
+
+    /// Returns the field `usage` of a chunk that is not the last: `None` leaves the field out, and `Some(None)` is null.
+    /// The token counts are those of the chunk's choice. The number of cached tokens is left out, because it is known
+    /// only at the end.
+    fn usage_so_far(&self, index: u32, completion_tokens: u32) -> Option<Option<Usage>> {
+        match self.usage_in {
+            UsageIn::Nothing => None,
+            UsageIn::Last => Some(None),
+            UsageIn::Every => {
+                let prompt_tokens = self.prompt_tokens.get(index as usize).copied().unwrap_or(0);
+                let totals = Totals { prompt_tokens, completion_tokens, cached_tokens: 0 };
+                Some(Some(Usage { prompt_tokens_details: None, ..usage(totals) }))
+            }
+        }
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -226,7 +250,7 @@ fn usage(totals: Totals) -> Usage {
         prompt_tokens: totals.prompt_tokens,
         completion_tokens: totals.completion_tokens,
         total_tokens: totals.prompt_tokens + totals.completion_tokens,
-        prompt_tokens_details: PromptTokens { cached_tokens: totals.cached_tokens },
+        prompt_tokens_details: Some(PromptTokens { cached_tokens: totals.cached_tokens }),
     }
 }
 
@@ -245,7 +269,8 @@ mod tests {
             model: String::new(),
             request: Arc::new(LiveRequest::of_tier(Tier::Standard)),
             tiers_matter: true,
-            include_usage: false,
+            usage_in: UsageIn::Nothing,
+            prompt_tokens: vec![1],
             logprobs: true,
             text: Arc::new(Text::of_bytes()),
         };
@@ -259,7 +284,7 @@ mod tests {
             of(0xf0, 0, -3.0, &[(0xe2, -0.5), (0xc3, -1.0)]),
             of(65, 1, -0.25, &[(65, -0.25), (66, f32::NEG_INFINITY)]),
         ];
-        let out = envelope.text_logprobs(&Delta { text: String::new(), logprobs });
+        let out = envelope.text_logprobs(&Delta { logprobs, ..Delta::default() });
         let expected = json!({
             "tokens": ["bytes:\\xf0", "A"],
             "token_logprobs": [-3.0, -0.25],

@@ -111,7 +111,14 @@ fn common() -> Vec<Property> {
     let target = |about| number(slo::RANGE_MS, about);
     let (least, most) = patience::RANGE_MS.into_inner();
     let usage = flag("Whether a chunk with token counts ends the stream.");
-    let options = object("Needs `stream`.", 0, vec![("include_usage", usage)]);
+    let every = flag(
+        "Whether the other chunks have the token counts of their choice so far; needs `include_usage`.",
+    );
+    let options = object(
+        "Needs `stream`.",
+        0,
+        vec![("include_usage", usage), ("continuous_usage_stats", every)],
+    );
     let mut fields = vec![
         ("model", text("Name of the served model.")),
         ("stream", flag("Whether the answer comes as server-sent events.")),

@@ -2,6 +2,7 @@
 
 use crate::http::{ApiError, Record};
 use crate::openai::choice::{Choice, Event};
+use crate::openai::request::UsageIn;
 use crate::openai::response::{Envelope, Totals};
 use crate::standing::Standings;
 use actix_web::web::Bytes;
@@ -128,7 +129,8 @@ impl EventStream {
                 }
                 self.totals.completion_tokens += finish.completion_tokens;
                 self.totals.cached_tokens += finish.cached_tokens;
-                self.ready.push_back(data(&self.envelope.closing(index, finish.reason)));
+                let closing = self.envelope.closing(index, finish.reason, finish.completion_tokens);
+                self.ready.push_back(data(&closing));
             }
             // The response head is already sent with status 200, so send the error as the last event of the response
             // stream.
@@ -142,7 +144,7 @@ impl EventStream {
     }
 
     fn end(&mut self) {
-        if self.envelope.include_usage {
+        if self.envelope.usage_in != UsageIn::Nothing {
             self.ready.push_back(data(&self.envelope.usage(self.totals)));
         }
         self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
