@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
-use tiercel_config::Policy;
+use tiercel_config::{KvElement, Policy, ServerSettings};
 use tiercel_tests::{TestServer, events};
 
 fn chat(extra: Value) -> Value {
@@ -104,6 +104,33 @@ fn with_continuous_usage_every_chunk_counts_the_tokens_of_its_choice_so_far() {
         }
     }
     server.finish();
+}
+
+#[test]
+fn answers_and_chunks_have_the_fingerprint_of_the_server() {
+    let fingerprint = |adjust: fn(&mut ServerSettings)| {
+        let server = TestServer::mock(adjust);
+        let whole = server.post("/v1/chat/completions", &chat(json!({}))).json();
+        let fingerprint = whole["system_fingerprint"].as_str().unwrap().to_owned();
+        assert!(fingerprint.starts_with("tiercel-"), "{fingerprint}");
+        let text = json!({"prompt": "ab", "max_tokens": 3, "ignore_eos": true});
+        assert_eq!(server.post("/v1/completions", &text).json()["system_fingerprint"], fingerprint);
+        for (path, mut body) in
+            [("/v1/chat/completions", chat(json!({}))), ("/v1/completions", text)]
+        {
+            body["stream"] = json!(true);
+            let chunks = chunks(&server.post(path, &body).body);
+            assert!(
+                chunks.iter().all(|chunk| chunk["system_fingerprint"] == fingerprint),
+                "{chunks:?}"
+            );
+        }
+        server.finish();
+        fingerprint
+    };
+    let first = fingerprint(|_| ());
+    assert_eq!(first, fingerprint(|settings| settings.engine.use_policy(Policy::Fcfs)));
+    assert_ne!(first, fingerprint(|settings| settings.kv.element = KvElement::F32));
 }
 
 #[test]

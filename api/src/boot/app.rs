@@ -54,6 +54,8 @@ pub(crate) struct Model {
     pub(crate) names: Vec<String>,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
+    /// System fingerprint, which every answer states.
+    pub(crate) fingerprint: String,
 }
 
 /// A model that is being served, with its engine.
@@ -67,6 +69,8 @@ pub(crate) struct Serving {
     /// Vocabulary size and default sampling parameters of the model, by which the fields of requests are checked and
     /// filled in.
     pub(crate) facts: ModelFacts,
+    /// System fingerprint, which every answer states.
+    pub(crate) fingerprint: Arc<str>,
     pub(crate) created_unix_s: u64,
     /// Context length, tokens (prompt and output together): the smaller of the model's limit and the capacity of the
     /// device pool.
@@ -187,7 +191,7 @@ impl App {
 impl Serving {
     pub(crate) fn new(
         engine: EngineHandle,
-        Model { text, names, sampling }: Model,
+        Model { text, names, sampling, fingerprint }: Model,
         settings: &EngineSettings,
     ) -> Serving {
         let info = engine.info();
@@ -200,6 +204,7 @@ impl Serving {
             engine,
             text,
             names,
+            fingerprint: fingerprint.into(),
             created_unix_s: Clock::unix_s(),
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),

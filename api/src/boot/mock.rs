@@ -30,6 +30,7 @@ pub(crate) fn open(
         )));
     }
     let name = format!("mock-{}", profile.name);
+    let hash = blake3::hash(format!("{profile:?}").as_bytes());
     let mut options = MockOptions::new(profile, clock.clone());
     let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);
     let (device_blocks, host_blocks) =
@@ -46,5 +47,5 @@ pub(crate) fn open(
     tracing::warn!(device = name, "serving a mock device, which returns made-up text");
     let text = Text::of_bytes();
     let sampling = SamplingParams::default();
-    Ok(Loaded { device: MockDevice::open(options), text, name, sampling })
+    Ok(Loaded { device: MockDevice::open(options), text, name, hash, sampling })
 }

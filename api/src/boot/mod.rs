@@ -10,6 +10,7 @@ mod app;
 mod control;
 mod draining;
 mod error;
+mod fingerprint;
 mod greeting;
 mod metrics;
 mod mock;

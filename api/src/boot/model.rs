@@ -1,6 +1,6 @@
 //! Opens the model that the settings name: its device, its tokenizer and its default sampling parameters.
 
-use crate::boot::BootError;
+use crate::boot::{BootError, fingerprint};
 use crate::text::Text;
 use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
 use tiercel_device::{Clock, Device, SamplingParams};
@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     pub(crate) text: Text,
     /// Default name of the model for clients, used unless the settings state other names.
     pub(crate) name: String,
+    /// Hash of the model, for the system fingerprint.
+    pub(crate) hash: blake3::Hash,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
@@ -64,6 +66,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     };
     // Read the tokenizer before the weights, which take long, so that an error in the tokenizer shows at once.
     let text = Text::of_model(&files).map_err(|error| failed(&error))?;
+    let hash = fingerprint::of_files(&files).map_err(|error| failed(&error))?;
     let sampling = match settings.model.generation_config {
         true => recommended(&files).map_err(|error| failed(&error))?,
         false => SamplingParams::default(),
@@ -93,7 +96,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         LoadError::Cuda(error) => BootError::Model(error.to_string()),
         error => failed(&error),
     })?;
-    Ok(Loaded { device: loaded.device, text, name, sampling })
+    Ok(Loaded { device: loaded.device, text, name, hash, sampling })
 }
 
 /// Returns the default sampling parameters: those that the checkpoint recommends, and OpenAI's defaults for the rest.

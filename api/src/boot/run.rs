@@ -3,7 +3,9 @@
 use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
-use crate::boot::{App, BootError, Serving, control, draining, greeting, mock, signals};
+use crate::boot::{
+    App, BootError, Serving, control, draining, fingerprint, greeting, mock, signals,
+};
 use crate::http::{self, Certificate, Keys, Surface};
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
@@ -203,7 +205,7 @@ async fn launch(
     control: &Arbiter,
     stop: &Stop,
 ) -> Result<EngineHandle, BootError> {
-    let Loaded { device, text, name, sampling } = match &settings.device.kind {
+    let Loaded { device, text, name, hash, sampling } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
         // Load the model on a thread of its own, so that the HTTP server can answer `/health` meanwhile.
         DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
@@ -211,6 +213,7 @@ async fn launch(
             model::beside(move || model::load(&settings, stop)).await?
         }
     };
+    let fingerprint = fingerprint::of_server(settings, (hash, &device.info.name), &sampling);
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
@@ -229,7 +232,7 @@ async fn launch(
         [] => vec![name],
         names => names.to_vec(),
     };
-    let model = Model { text: Arc::new(text), names, sampling };
+    let model = Model { text: Arc::new(text), names, sampling, fingerprint };
     app.ready(Serving::new(engine.clone(), model, &settings.engine));
     Ok(engine)
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Fields that the body, or all chunks, of one answer share.
@@ -16,6 +17,9 @@ pub(crate) struct Head {
     pub(crate) model: String,
     /// Tier in which the request is served: `priority`, `default` or `flex`.
     pub(crate) service_tier: &'static str,
+    /// The same text as long as the program, the model and the settings that texts depend on are the same.
+    #[schema(value_type = String)]
+    pub(crate) system_fingerprint: Arc<str>,
 }
 
 /// Token counts of a request.

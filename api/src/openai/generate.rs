@@ -220,6 +220,7 @@ fn envelope(serving: &Serving, job: &Job, id: String, request: Arc<LiveRequest>)
         id,
         created: Clock::unix_s(),
         model: job.model.clone(),
+        fingerprint: serving.fingerprint.clone(),
         request,
         tiers_matter: serving.tiers_matter(),
         usage_in: job.common.usage_in,

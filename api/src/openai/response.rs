@@ -43,6 +43,8 @@ pub(crate) struct Envelope {
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
+    /// System fingerprint of the server.
+    pub(crate) fingerprint: Arc<str>,
     /// The request in the list of live requests, which knows its tier.
     pub(crate) request: Arc<LiveRequest>,
     /// Whether the scheduling policy serves requests in order of their tiers.
@@ -205,6 +207,7 @@ impl Envelope {
             created: self.created,
             model: self.model.clone(),
             service_tier: service_tier(self.tier()),
+            system_fingerprint: self.fingerprint.clone(),
         }
     }
 
@@ -267,6 +270,7 @@ mod tests {
             id: String::new(),
             created: 0,
             model: String::new(),
+            fingerprint: "".into(),
             request: Arc::new(LiveRequest::of_tier(Tier::Standard)),
             tiers_matter: true,
             usage_in: UsageIn::Nothing,

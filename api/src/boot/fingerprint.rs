@@ -1,0 +1,151 @@
+//! Computes the system fingerprint that answers state: a short text that is the same as long as the program, the model
+//! and the settings that the text of an answer depends on are the same. A client compares the fingerprints of two answers
+//! to a request with a `seed`: only if they are equal can it expect equal texts.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use tiercel_config::ServerSettings;
+use tiercel_device::SamplingParams;
+use tiercel_model::source::ModelFiles;
+
+/// Length of each piece of a file that is hashed, bytes. Pieces are taken from the beginning, the middle and the end, so
+/// that a model of any size is hashed in a few milliseconds.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Most files of a model's directory that are hashed.
+const MAX_FILES: usize = 1_000;
+/// Endings of the names of a directory's files that belong to a model.
+const ENDINGS: [&str; 4] = ["json", "safetensors", "jinja", "model"];
+/// Number of hexadecimal digits of a fingerprint.
+const DIGITS: usize = 12;
+
+/// Returns a hash of a model's files: of their sizes and of pieces of their contents. Names of folders and times of
+/// changes do not count, so a copy of a model has the hash of the original.
+///
+/// # Errors
+/// If a file cannot be read.
+pub(crate) fn of_files(files: &ModelFiles) -> io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    for path in paths(files)? {
+        add_file(&mut hasher, &path)?;
+    }
+    Ok(hasher.finalize())
+}
+
+/// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`. `model` is the hash of its model, `device` the name
+/// of the device that computes, and `sampling` are the default sampling parameters.
+pub(crate) fn of_server(
+    settings: &ServerSettings,
+    (model, device): (blake3::Hash, &str),
+    sampling: &SamplingParams,
+) -> String {
+    let mut hasher = blake3::Hasher::new();
+    // Two builds of one version can differ. A program that cannot read its own file is told apart by its version alone.
+    if let Err(error) = std::env::current_exe().and_then(|path| add_file(&mut hasher, &path)) {
+        tracing::debug!(%error, "the system fingerprint does not cover the program's file");
+    }
+    hasher.update(model.as_bytes());
+    let kv = (&settings.kv.element, settings.kv.block_size);
+    let of_text = (&settings.model.weights, kv, settings.device.exact);
+    hasher.update(format!("{device} {of_text:?} {sampling:?}").as_bytes());
+    let hash = hasher.finalize().to_hex();
+    format!("tiercel-{}-{}", env!("CARGO_PKG_VERSION"), &hash[..DIGITS])
+}
+
+/// Returns the paths of a model's files, in an order that does not depend on the file system.
+fn paths(files: &ModelFiles) -> io::Result<Vec<PathBuf>> {
+    let dir = match files {
+        ModelFiles::Gguf(path) => return Ok(vec![path.clone()]),
+        ModelFiles::HfDir(dir) => dir,
+    };
+    let of_model = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| ENDINGS.contains(&ending)) && path.is_file()
+    };
+    let entries = std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> = entries.collect::<io::Result<_>>()?;
+    paths.retain(of_model);
+    paths.sort();
+    paths.truncate(MAX_FILES);
+    Ok(paths)
+}
+
+fn add_file(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    hasher.update(&bytes.to_le_bytes());
+    let last = bytes.saturating_sub(PIECE_BYTES);
+    for start in [0, last / 2, last] {
+        file.seek(SeekFrom::Start(start))?;
+        let mut piece = Vec::new();
+        (&mut file).take(PIECE_BYTES).read_to_end(&mut piece)?;
+        hasher.update(&piece);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_config::{DeviceKind, KvElement, Weights};
+
+    fn model(files: &[(&str, &[u8])]) -> blake3::Hash {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, contents) in files {
+            std::fs::write(dir.path().join(name), contents).unwrap();
+        }
+        of_files(&ModelFiles::HfDir(dir.path().to_owned())).unwrap()
+    }
+
+    fn server(settings: &ServerSettings, sampling: &SamplingParams) -> String {
+        of_server(settings, (blake3::hash(b"model"), "cpu"), sampling)
+    }
+
+    #[test]
+    fn a_copy_of_a_model_has_its_hash_and_another_model_has_not() {
+        let small: (&str, &[u8]) = ("config.json", b"{}");
+        let original = model(&[small, ("model.safetensors", b"weights")]);
+        let copy = model(&[("model.safetensors", b"weights"), small, ("README.md", b"text")]);
+        assert_eq!(original, copy);
+        assert_ne!(original, model(&[small, ("model.safetensors", b"weighty")]));
+        assert_ne!(original, model(&[("config.json", b"{ }"), ("model.safetensors", b"weights")]));
+        let missing = ModelFiles::Gguf("/nowhere/model.gguf".into());
+        assert_eq!(of_files(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn beginning_middle_and_end_of_a_large_file_count() {
+        let zeros = vec![0; 8 << 20];
+        let original = model(&[("model.safetensors", &zeros)]);
+        for place in [0, zeros.len() / 2, zeros.len() - 1] {
+            let mut other = zeros.clone();
+            other[place] = 1;
+            assert_ne!(original, model(&[("model.safetensors", &other)]), "{place}");
+        }
+        assert_ne!(original, model(&[("model.safetensors", &zeros[1..])]));
+    }
+
+    #[test]
+    fn only_settings_that_texts_depend_on_change_the_fingerprint() {
+        let defaults = SamplingParams::default();
+        let original = server(&ServerSettings::default(), &defaults);
+        let form = format!("tiercel-{}-", env!("CARGO_PKG_VERSION"));
+        let digits = original.strip_prefix(&form).unwrap();
+        assert!(digits.len() == 12 && digits.chars().all(|digit| digit.is_ascii_hexdigit()));
+        let changed = |change: fn(&mut ServerSettings)| {
+            let mut settings = ServerSettings::default();
+            change(&mut settings);
+            server(&settings, &defaults) != original
+        };
+        assert!(!changed(|settings| settings.http.max_connections = 7));
+        assert!(!changed(|settings| settings.engine.scheduler.max_num_seqs = 7));
+        assert!(!changed(|settings| settings.device.kind = DeviceKind::Cpu), "the device counts");
+        assert!(changed(|settings| settings.model.weights = Weights::F32));
+        assert!(changed(|settings| settings.kv.element = KvElement::Bf16));
+        assert!(changed(|settings| settings.device.exact = true));
+        let greedy = SamplingParams::greedy();
+        assert_ne!(server(&ServerSettings::default(), &greedy), original);
+        let gpu = of_server(&ServerSettings::default(), (blake3::hash(b"model"), "gpu"), &defaults);
+        assert_ne!(gpu, original);
+    }
+}
