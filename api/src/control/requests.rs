@@ -29,6 +29,10 @@ const SEQUENCES_PER_MS: u64 = 10;
 /// Most choices whose timelines are shown, if many requests have the id that is asked for.
 const TIMELINES_MAX: usize = 100;
 
+/// Description of the path parameter with the id of a request.
+pub(crate) const ID: &str =
+    "Id of a request: the one in its response, its `X-Request-Id`, or the number of a sequence.";
+
 /// Page of a listing of live requests.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RequestList {

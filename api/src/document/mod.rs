@@ -1,4 +1,4 @@
-//! The OpenAPI document of a listener's routes. The table of the routes (`http/routes.rs`) holds endpoints with their
+//! The OpenAPI document of a listener's routes. The table of the routes (`http/routes`) holds endpoints with their
 //! handlers and descriptions, so the same table is served and documented.
 
 mod endpoint;
