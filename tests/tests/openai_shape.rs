@@ -336,6 +336,19 @@ fn models_tokens_and_errors_off_the_beaten_path() {
 }
 
 #[test]
+fn both_listeners_state_the_version_without_a_key() {
+    let server = TestServer::mock(|settings| settings.http.api_keys = vec!["secret".into()]);
+    for mut connection in [server.connect(), server.control()] {
+        let answer = connection.request("GET", "/version", &[], b"");
+        assert_eq!(
+            (answer.status, answer.json()),
+            (200, json!({"version": env!("CARGO_PKG_VERSION")}))
+        );
+    }
+    server.finish();
+}
+
+#[test]
 fn a_server_with_keys_lets_only_them_in() {
     let server = TestServer::mock(|settings| settings.http.api_keys = vec!["secret".into()]);
     let body = chat(json!({})).to_string();

@@ -174,6 +174,18 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     }))
 }
 
+/// Version of the server.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Version {
+    version: &'static str,
+}
+
+/// Endpoint `GET /version`: returns the version of the server, in vLLM's form. The OpenAPI document states the version too,
+/// so the endpoint needs no key.
+pub(crate) async fn version() -> HttpResponse {
+    HttpResponse::Ok().json(Version { version: env!("CARGO_PKG_VERSION") })
+}
+
 /// The OpenAPI document of a listener, as JSON.
 pub(crate) struct Document(pub(crate) String);
 

@@ -61,7 +61,7 @@ fn endpoints(surface: Surface) -> Vec<Endpoint> {
 }
 
 /// Routes for monitoring, and the document, which need no key.
-fn probes() -> [Endpoint; 4] {
+fn probes() -> [Endpoint; 5] {
     let health = |path, name: &str| {
         Endpoint::get(path, pages::health)
             .named(name, "Answers 200 while requests can be served.")
@@ -76,6 +76,10 @@ fn probes() -> [Endpoint; 4] {
             .named("metrics", "Shows metrics in Prometheus' text format.")
             .writes(("text/plain", Type::String), "The metrics.")
             .fails([404])
+            .open(),
+        Endpoint::get("/version", pages::version)
+            .named("version", "Shows the version of the server.")
+            .answers::<pages::Version>(200, "The version.")
             .open(),
         Endpoint::get("/openapi.json", pages::openapi)
             .named("openapi", "Returns this document.")
@@ -162,7 +166,8 @@ mod tests {
             let open: BTreeSet<String> = open.into_iter().map(|(_, path, _)| path).collect();
             let page = ["/dashboard", "/dashboard/{file}"];
             let page = page.iter().filter(|_| surface == Surface::Control);
-            let expected = page.chain(&["/health", "/metrics", "/openapi.json", "/ready"]);
+            let expected =
+                page.chain(&["/health", "/metrics", "/openapi.json", "/ready", "/version"]);
             assert!(open.iter().eq(expected), "{open:?}");
             let security = if keyed { json!([{"key": []}]) } else { json!([{}, {"key": []}]) };
             for (method, path, operation) in closed {
