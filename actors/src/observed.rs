@@ -12,8 +12,12 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}
         None
-        | Some(Err(RequestFault::Stalled | RequestFault::ShuttingDown | RequestFault::Cancelled)) =>
-        {
+        | Some(Err(
+            RequestFault::Stalled
+            | RequestFault::ShuttingDown
+            | RequestFault::Cancelled
+            | RequestFault::Constraint(_),
+        )) => {
             return Observation::Gone { broken: false };
         }
         Some(Err(_)) => return Observation::Gone { broken: true },

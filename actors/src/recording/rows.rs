@@ -192,6 +192,7 @@ impl RecordedEnd {
             RequestFault::Cancelled => RecordedEnd::Left,
             RequestFault::Dropped
             | RequestFault::Model(_)
+            | RequestFault::Constraint(_)
             | RequestFault::Step(_)
             | RequestFault::Stalled
             | RequestFault::ShuttingDown => RecordedEnd::Failed,

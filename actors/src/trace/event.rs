@@ -222,7 +222,9 @@ impl Ending {
             }
             Some(Err(RequestFault::Stalled)) => Ending::Stalled,
             Some(Err(RequestFault::ShuttingDown)) => Ending::Shutdown,
-            Some(Err(RequestFault::Model(_) | RequestFault::Step(_))) => Ending::Failed,
+            Some(Err(
+                RequestFault::Model(_) | RequestFault::Constraint(_) | RequestFault::Step(_),
+            )) => Ending::Failed,
         }
     }
 

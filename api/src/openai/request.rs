@@ -170,6 +170,7 @@ fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, Api
         logit_bias: logit_bias(body, model.vocab_size)?,
         seed: 0,
         logprobs: None,
+        constraint: None,
     })
 }
 

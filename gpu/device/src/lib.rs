@@ -1,14 +1,16 @@
 //! The boundary between the engine and a device.
 //!
 //! The actors see a device only through this crate: typed ids, the clock, requests and answers of steps ([`StepBatch`],
-//! [`StepDone`]), requests and answers of copies ([`CopyBatch`], [`CopyDone`]), and the two traits of devices that do
+//! [`StepDone`]), constraints on outputs ([`Constraint`]), requests and answers of copies ([`CopyBatch`], [`CopyDone`]), and the two traits of devices that do
 //! the work ([`StepRunner`], [`CopyEngine`]). Real devices (`tiercel-gpu`, driven by `tiercel-model`) and the mock
 //! device implement the same traits. This crate uses neither candle nor cudarc, and no actor.
 
 mod by_seq;
 mod clock;
+mod constraint;
 mod copy;
 mod ids;
+mod masks;
 pub mod mix;
 mod mock;
 mod sampling;
@@ -18,8 +20,10 @@ mod worker;
 
 pub use by_seq::{BySeq, SeqIdHasher};
 pub use clock::{Clock, Timestamp};
+pub use constraint::{Constraint, ConstraintState, NoToken, TokenMask};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
+pub use masks::{ConstrainedOutput, MaskThreads};
 pub use mock::{
     Fingerprints, HostCosts, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog,
     MockFaults, MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError,

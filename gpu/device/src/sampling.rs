@@ -1,8 +1,9 @@
 //! Settings of sampling: how the next token is chosen from the logits. They are plain data; the device that samples
 //! interprets them.
 
-use crate::TokenId;
+use crate::{Constraint, TokenId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Sampling settings of one sequence, already validated by the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,10 @@ pub struct SamplingParams {
     /// Which log-probabilities are returned with each output token: `None` for none, `Some(k)` for those of the chosen
     /// token and of the `k` most likely tokens.
     pub logprobs: Option<u8>,
+    /// Constraint that the output follows, for example a grammar; `None` for any output. A written record of the
+    /// settings leaves it out.
+    #[serde(skip)]
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 impl Default for SamplingParams {
@@ -46,6 +51,7 @@ impl Default for SamplingParams {
             logit_bias: Vec::new(),
             seed: 0,
             logprobs: None,
+            constraint: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Steps: the batch of work that the engine gives to a device, and the answer of the device.
 
-use crate::{BlockId, SamplingParams, SeqId, StepId, TokenId};
+use crate::{BlockId, NoToken, SamplingParams, SeqId, StepId, TokenId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -178,6 +178,9 @@ pub enum SeqFault {
     /// The device has no sampler state for the sequence. This is a bug of the engine.
     #[error("the device has no state for {0}")]
     UnknownSequence(SeqId),
+    /// The constraint of the sequence leaves no token for this position of the output.
+    #[error(transparent)]
+    NoToken(#[from] NoToken),
 }
 
 /// Error that makes a whole step fail.

@@ -2,7 +2,7 @@
 
 use crate::sampling::Sampler;
 use std::collections::HashMap;
-use tiercel_device::{Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
+use tiercel_device::{MaskThreads, Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
 use tiercel_gpu::RowInput;
 
 /// Sampler state of one sequence, which survives preemption.
@@ -45,11 +45,13 @@ pub(super) struct Sequences {
     states: HashMap<SeqId, Box<Sequence>>,
     limit: usize,
     vocab: usize,
+    /// Threads that compute the masks of constrained sequences.
+    masks: MaskThreads,
 }
 
 impl Sequences {
     pub(super) fn new(limit: usize, vocab: usize) -> Sequences {
-        Sequences { states: HashMap::new(), limit, vocab }
+        Sequences { states: HashMap::new(), limit, vocab, masks: MaskThreads::default() }
     }
 
     /// Creates the sampler state of a sequence, or replaces an existing one. Beyond `limit` states, creates none:
@@ -60,7 +62,7 @@ impl Sequences {
             tracing::error!(seq = %start.seq, limit, "too many live sequences; this sequence will fail");
             return;
         }
-        let sampler = Sampler::new(start.sampling.clone(), &start.prompt, self.vocab);
+        let sampler = Sampler::new(start.sampling.clone(), &start.prompt, self.vocab, &self.masks);
         self.states.insert(start.seq, Box::new(Sequence { sampler, last: None }));
     }
 

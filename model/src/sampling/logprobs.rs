@@ -20,11 +20,16 @@ impl Best {
         Best { log_sum_exp: numeric::log_sum_exp(row, max), top: top(row, k) }
     }
 
+    /// Returns the most likely tokens without those that cannot be chosen, because a constraint does not allow them.
+    fn likely(&self) -> impl Iterator<Item = &(TokenId, f32)> {
+        self.top.iter().filter(|(_, logit)| *logit > f32::NEG_INFINITY)
+    }
+
     pub(super) fn with_chosen(self, logit: f32) -> TokenLogprobs {
         let log = |logit: f32| (f64::from(logit) - self.log_sum_exp) as f32;
         TokenLogprobs {
             chosen: log(logit),
-            top: self.top.iter().map(|&(token, logit)| (token, log(logit))).collect(),
+            top: self.likely().map(|&(token, logit)| (token, log(logit))).collect(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Chooses the next token from a row of logits.
 //!
-//! Options apply in vLLM's order: logit bias, repetition penalty, frequency and presence penalty. The log-probabilities
-//! that a client asked for are computed after the penalties. Then follows the greedy choice, or temperature, min-p,
+//! Options apply in vLLM's order: logit bias, repetition penalty, frequency and presence penalty. Then tokens that the
+//! sequence's constraint does not allow are left out. The log-probabilities
+//! that a client asked for are computed after that. Then follows the greedy choice, or temperature, min-p,
 //! top-k, top-p and a draw. Min-p is relative to the best token. Top-p is a share of the weight that min-p and top-k
 //! left. Tokens of equal weight are ranked by id, the lower first.
 //!
@@ -18,33 +19,42 @@ mod truncate;
 
 use penalties::Penalties;
 use std::sync::Arc;
-use tiercel_device::{Sampled, SamplingParams, SeqFault, TokenId};
+use tiercel_device::{ConstrainedOutput, MaskThreads, Sampled, SamplingParams, SeqFault, TokenId};
 use tiercel_gpu::Draw;
 
 /// Temperature below which sampling is greedy: dividing by a smaller temperature would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
 
-/// Sampler of one sequence: its sampling parameters and the token counts for penalties.
+/// Sampler of one sequence: its sampling parameters, the token counts for penalties, and the state of its constraint.
 #[derive(Debug)]
 pub struct Sampler {
     params: Arc<SamplingParams>,
     vocab: usize,
     penalties: Option<Penalties>,
+    constrained: Option<ConstrainedOutput>,
 }
 
 impl Sampler {
     /// Creates the sampler of a sequence that starts with `prompt`. Only the first `vocab` logits can be chosen: some
-    /// models pad their output matrix with more rows.
-    pub fn new(params: Arc<SamplingParams>, prompt: &[TokenId], vocab: usize) -> Sampler {
+    /// models pad their output matrix with more rows. `masks` computes the masks of the sequence's constraint.
+    pub fn new(
+        params: Arc<SamplingParams>,
+        prompt: &[TokenId],
+        vocab: usize,
+        masks: &MaskThreads,
+    ) -> Sampler {
         let penalties = Penalties::new(&params, prompt);
-        Sampler { params, vocab, penalties }
+        let constraint = params.constraint.clone();
+        let constrained = constraint.map(|constraint| ConstrainedOutput::start(constraint, masks));
+        Sampler { params, vocab, penalties, constrained }
     }
 
     /// Samples the output token number `output_index` (from 0) and overwrites the logits. If that output was sampled
-    /// before, its earlier token and all later tokens no longer count for penalties.
+    /// before, its earlier token and all later tokens no longer count for penalties and for the constraint.
     ///
     /// # Errors
-    /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite.
+    /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite; [`SeqFault::NoToken`] if the constraint of
+    /// the sequence leaves no token.
     pub fn sample(&mut self, logits: &mut [f32], output_index: u32) -> Result<Sampled, SeqFault> {
         let vocab = self.vocab.min(logits.len());
         let row = &mut logits[..vocab];
@@ -57,6 +67,9 @@ impl Sampler {
             penalties.rewind(output_index);
             penalties.apply(row);
         }
+        if let Some(constrained) = &mut self.constrained {
+            constrained.mask(output_index)?.apply(row);
+        }
         let max = numeric::usable_max(row).ok_or(SeqFault::BadLogits)?;
         let want = self.params.logprobs.map(|k| logprobs::Best::of(row, max, usize::from(k)));
         let (token, logit) = if self.is_greedy() {
@@ -68,18 +81,22 @@ impl Sampler {
         if let Some(penalties) = &mut self.penalties {
             penalties.record(token);
         }
+        if let Some(constrained) = &mut self.constrained {
+            constrained.push(token);
+        }
         let logprobs = want.map(|best| Box::new(best.with_chosen(logit)));
         Ok(Sampled { token, logprobs })
     }
 
-    /// Returns whether a device can sample with `params`: no penalties, biases or log-probabilities.
+    /// Returns whether a device can sample with `params`: no penalties, biases, log-probabilities or constraint.
     pub fn is_drawn(params: &SamplingParams) -> bool {
         let penalties = Penalties::are_on(params);
-        !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
+        let plain = params.logit_bias.is_empty() && params.logprobs.is_none();
+        !penalties && plain && params.constraint.is_none()
     }
 
     /// Returns the parameters with which a device can sample output token number `output_index` from row `row` of the
-    /// logits; `None` if the sampler needs penalties, biases or log-probabilities, which only the host computes.
+    /// logits; `None` if the sampler needs penalties, biases, log-probabilities or masks, which only the host applies.
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };

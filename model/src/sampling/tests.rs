@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
-    Sampler::new(Arc::new(params), &[], vocab)
+    Sampler::new(Arc::new(params), &[], vocab, &MaskThreads::default())
 }
 
 fn token(params: &SamplingParams, logits: &[f32], index: u32) -> TokenId {

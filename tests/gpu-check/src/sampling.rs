@@ -4,7 +4,7 @@ use crate::CheckError;
 use crate::pair::{Pair, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
-use tiercel_device::{SamplingParams, TokenId};
+use tiercel_device::{MaskThreads, SamplingParams, TokenId};
 use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
@@ -47,7 +47,7 @@ pub fn check_sampling<D: Driver>(
     let mut logits = pair.cuda.tensor(ROWS, COLS, TensorUse::Logits)?;
     pair.cuda.write(&mut logits, &values)?;
     for (name, params) in settings() {
-        let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB);
+        let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB, &MaskThreads::default());
         // Sample the rows in descending order, so that a token's place in the results is not the number of its row. The
         // row also serves as number of the output token, which selects the random number.
         let draws: Vec<Draw> =

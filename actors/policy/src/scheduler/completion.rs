@@ -10,7 +10,8 @@ use crate::scheduler::rules::Limits;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::State;
 use tiercel_device::{
-    Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier, Timestamp,
+    NoToken, Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
+    Timestamp,
 };
 
 impl State {
@@ -98,7 +99,7 @@ impl State {
     }
 
     /// Appends a sampled token to its sequence, and ends the sequence if the token was its last. A stop token only ends
-    /// the sequence, and a sampling error fails its request.
+    /// the sequence, as does the end of its constraint, and a sampling error fails its request.
     fn accept(
         &mut self,
         seq: SeqId,
@@ -112,9 +113,10 @@ impl State {
         let in_step = self.queue.table.get(seq).filter(|s| s.kv.in_flight.part(step).is_some());
         let Some(sequence) = in_step else { return };
         let sampled = match result {
-            Ok(sampled) => sampled,
+            Ok(sampled) => Some(sampled),
+            Err(SeqFault::NoToken(NoToken::Complete)) => None,
             Err(fault) => {
-                effects.extend(self.fail(seq, RequestFault::Model(fault.to_string())));
+                effects.extend(self.fail(seq, request_fault(&fault)));
                 return;
             }
         };
@@ -125,10 +127,10 @@ impl State {
         if sequence.in_line() {
             self.queue.drain[sequence.tier.index()].left(now);
         }
-        if sequence.stops_at(sampled.token) {
+        let Some(sampled) = sampled.filter(|sampled| !sequence.stops_at(sampled.token)) else {
             effects.extend(self.end_counted(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
             return;
-        }
+        };
         if first {
             self.queue.tenants.start(sequence);
             self.queue.token_queue.left(sequence.service.tenant);
@@ -216,6 +218,16 @@ impl State {
         let tier = self.close(ticket.seq, copied > 0, retained);
         self.counters.count_preemption(tier, copied > 0);
         PreemptDecision::Commit
+    }
+}
+
+/// Returns the fault of the request whose sequence had a fault in a step.
+fn request_fault(fault: &SeqFault) -> RequestFault {
+    match fault {
+        SeqFault::NoToken(reason) => RequestFault::Constraint(reason.to_string()),
+        SeqFault::BadLogits | SeqFault::UnknownSequence(_) => {
+            RequestFault::Model(fault.to_string())
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use tiercel_device::{SeqId, Tier, Timestamp, TokenId, TokenLogprobs};
 /// Reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The output is complete because a stop token was sampled, or the HTTP side found a stop string.
+    /// The output is complete because a stop token was sampled, the HTTP side found a stop string, or the constraint of
+    /// the request allows nothing after the output.
     Stop,
     /// The output has `max_tokens` tokens, or the sequence is as long as the model's context.
     Length,
@@ -64,6 +65,9 @@ pub enum RequestFault {
     /// The sampler could not use the model's output for the request.
     #[error("the model failed on this request: {0}")]
     Model(String),
+    /// The constraint of the request, for example its grammar, left no token to continue the output with.
+    #[error("{0}")]
+    Constraint(String),
     /// A step with this request alone failed, after an earlier step with the request had failed; or the device was
     /// lost.
     #[error("the device failed on this request's step: {0}")]

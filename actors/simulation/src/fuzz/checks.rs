@@ -200,7 +200,7 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
             scenario.orders.iter().any(|order| matches!(order.act, Act::Cancel { .. }))
         }
         RequestFault::Step(_) => scenario.faults.step_fails > 0.0 || scenario.loses_device(),
-        RequestFault::Model(_) => false,
+        RequestFault::Model(_) | RequestFault::Constraint(_) => false,
     }
 }
 

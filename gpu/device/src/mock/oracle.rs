@@ -1,8 +1,8 @@
 //! Tokens that the mock device "generates". Each token is a hash of the seed and of all tokens before it, so that any
 //! stream can be checked without a second run.
 
-use crate::TokenId;
 use crate::mix::mix;
+use crate::{TokenId, TokenMask};
 use std::sync::Arc;
 
 /// Returns the fingerprint of a prefix, computed from the fingerprint of all its tokens but the last (`prefix`) and the
@@ -57,6 +57,16 @@ impl MockOracle {
             }
         }
         token
+    }
+
+    /// Returns the token of the set `mask`, which is not empty, that a prefix with this fingerprint chooses: one that is
+    /// not reserved, if the set has any.
+    pub(super) fn among(&self, prefix: u64, mask: &TokenMask) -> TokenId {
+        let mut open = mask.clone();
+        self.reserved.iter().for_each(|token| open.forbid(*token));
+        let open = if open.count() > 0 { &open } else { mask };
+        let at = mix(prefix ^ mix(self.seed)) % open.count().max(1) as u64;
+        open.nth(at as usize).unwrap_or_default()
     }
 }
 

@@ -6,8 +6,8 @@ use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
 use super::{MockOptions, MockOracle, Shared};
 use crate::{
-    Sampled, SeqFault, SeqId, SeqSlice, StepBatch, StepDone, StepError, StepId, StepOutput,
-    StepRunner, StepTiming, SubmitError, TokenLogprobs,
+    MaskThreads, Sampled, SeqFault, SeqId, SeqSlice, StepBatch, StepDone, StepError, StepId,
+    StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -40,6 +40,7 @@ impl MockRunner {
             ),
             faults: Draws::new(options.seed, Purpose::StepFaults),
             sequences: Sequences::default(),
+            masks: MaskThreads::default(),
             failed: None,
             options,
             shared,
@@ -89,6 +90,8 @@ struct Engine {
     own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
+    /// Threads that compute the masks of constrained sequences while a step lasts.
+    masks: MaskThreads,
     /// The last step that failed, as long as steps are in flight that had been submitted when it failed.
     failed: Option<Failed>,
 }
@@ -116,7 +119,8 @@ impl Engine {
         }
         for start in &batch.starts {
             let block_size = self.options.block_size as usize;
-            let state = SequenceState::start(start, self.options.end_token, block_size);
+            let state =
+                SequenceState::start(start, self.options.end_token, block_size, &self.masks);
             self.sequences.insert(start.seq, state);
         }
         let sound = self.sound_part(batch);
@@ -214,7 +218,7 @@ impl Engine {
         let unknown = SeqFault::UnknownSequence(slice.seq);
         let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
         let end = slice.first_pos as usize + slice.input.len();
-        let token = state.sample(end, step, &self.oracle);
+        let token = state.sample(end, step, &self.oracle)?;
         // The mock device samples each token with probability 1, so the log-probability is 0.
         let logprobs = state.logprobs.map(|most| {
             let top = if most > 0 { vec![(token, 0.0)] } else { Vec::new() };

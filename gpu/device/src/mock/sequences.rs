@@ -1,7 +1,9 @@
 //! State that the mock device keeps of each sequence: its tokens and the fingerprint of each of its prefixes.
 
 use super::oracle::{MockOracle, extend};
-use crate::{BlockId, BySeq, SeqStart, SliceInput, StepId, TokenId};
+use crate::{
+    BlockId, BySeq, ConstrainedOutput, MaskThreads, NoToken, SeqStart, SliceInput, StepId, TokenId,
+};
 use std::sync::Arc;
 
 /// State of one sequence on the mock device, from the step that starts the sequence (`StepBatch::starts`) to the step
@@ -32,6 +34,8 @@ pub(super) struct SequenceState {
     /// Number of most likely tokens whose log-probabilities the sequence asked for; `None` if it asked for no
     /// log-probabilities.
     pub(super) logprobs: Option<u8>,
+    /// Constraint of the sequence's output, if it has one.
+    constrained: Option<ConstrainedOutput>,
 }
 
 /// States of all sequences that the mock device knows.
@@ -44,6 +48,7 @@ impl SequenceState {
         start: &SeqStart,
         end_token: Option<TokenId>,
         block_size: usize,
+        masks: &MaskThreads,
     ) -> SequenceState {
         let output_len = start.prompt.last().map_or(0, |last| *last as usize).max(1);
         let prompt_len = start.prompt.len();
@@ -52,6 +57,11 @@ impl SequenceState {
             block_size,
             end: end_token.map(|token| (prompt_len + output_len - 1, token)),
             logprobs: start.sampling.logprobs,
+            constrained: start
+                .sampling
+                .constraint
+                .clone()
+                .map(|constraint| ConstrainedOutput::start(constraint, masks)),
             ..SequenceState::default()
         };
         for token in start.prompt.iter() {
@@ -97,10 +107,19 @@ impl SequenceState {
 
     /// Samples the token of the sequence at position `end` and adds it to the sequence, unless the sequence has it
     /// already (a repeated step).
-    pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
-        let token = match self.end {
-            Some((position, token)) if position == end => token,
-            _ => oracle.after(self.prints[end - 1]),
+    ///
+    /// # Errors
+    /// [`NoToken`] if the constraint of the sequence leaves no token.
+    pub(super) fn sample(
+        &mut self,
+        end: usize,
+        step: StepId,
+        oracle: &MockOracle,
+    ) -> Result<TokenId, NoToken> {
+        let token = match (&self.constrained, self.tokens.get(end)) {
+            (Some(_), Some(token)) => *token,
+            (Some(_), None) => self.draw(end, oracle)?,
+            (None, _) => self.wish(end, oracle),
         };
         if end == self.tokens.len() {
             self.push(token);
@@ -108,6 +127,32 @@ impl SequenceState {
         if end + 1 == self.tokens.len() {
             self.sampled_by = Some(step);
         }
-        token
+        Ok(token)
+    }
+
+    /// Returns the token at position `end` of a sequence without a constraint.
+    fn wish(&self, end: usize, oracle: &MockOracle) -> TokenId {
+        match self.end {
+            Some((position, token)) if position == end => token,
+            _ => oracle.after(self.prints[end - 1]),
+        }
+    }
+
+    /// Draws the new token at position `end` of a constrained sequence: the token that the sequence would have without
+    /// its constraint, if the constraint allows it, otherwise one that the prefix chooses among the allowed tokens. From
+    /// the planned end of the output on, the end token is taken as soon as it is allowed.
+    fn draw(&mut self, end: usize, oracle: &MockOracle) -> Result<TokenId, NoToken> {
+        let wish = match self.end {
+            Some((position, token)) if position <= end => token,
+            _ => self.wish(end, oracle),
+        };
+        let Some(constrained) = &mut self.constrained else { return Ok(wish) };
+        let mask = constrained.mask((end - self.prompt_len) as u32)?;
+        let token = match mask.allows(wish) {
+            true => wish,
+            false => oracle.among(self.prints[end - 1], mask),
+        };
+        constrained.push(token);
+        Ok(token)
     }
 }
