@@ -1,0 +1,153 @@
+//! Compiles sources, within limits, and keeps the compiled grammars in a cache.
+
+use crate::cache::Cache;
+use crate::constraint::{Grammar, short};
+use crate::{GrammarError, Source, Vocabulary, gbnf, lark, schema};
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Matcher, ParserFactory, TokenParser};
+use serde_json::json;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tiercel_device::Constraint;
+
+/// Stack that a thread needs to compile any source within the limits, bytes. The parser's compiler calls itself once for
+/// each rule or reference that leads to another one.
+pub const STACK_BYTES: usize = 512 << 20;
+
+/// Most compiled grammars in the cache.
+const CACHE_ENTRIES: usize = 64;
+/// Most bytes of compiled grammars in the cache, as far as their size is known.
+const CACHE_BYTES: usize = 256 << 20;
+
+/// Estimate of the memory that the rules of a compiled grammar take, bytes for each byte of its source.
+const SOURCE_FACTOR: usize = 64;
+
+/// Limits of the parser. Exceeding one ends the compilation, or the output of the sequence that follows the grammar.
+const LIMITS: ParserLimits = ParserLimits {
+    max_items_in_row: 2_000,
+    initial_lexer_fuel: 1_000_000,
+    step_lexer_fuel: 200_000,
+    step_max_items: 50_000,
+    max_lexer_states: 20_000,
+    max_grammar_size: 200_000,
+    precompute_large_lexemes: true,
+    verbose_errors: false,
+};
+
+/// Compiler of grammars for one vocabulary, with a cache of the compiled ones.
+pub struct Grammars {
+    factory: ParserFactory,
+    cache: Mutex<Cache<Arc<dyn Constraint>>>,
+}
+
+/// A compiled grammar.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// The grammar as a constraint on outputs.
+    pub constraint: Arc<dyn Constraint>,
+    /// Whether the grammar was in the cache, so that it was not compiled again.
+    pub cached: bool,
+}
+
+impl std::fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Grammars")
+    }
+}
+
+impl Grammars {
+    /// Makes a compiler for a vocabulary. Takes up to a second for a large vocabulary.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`] if the parser cannot use the vocabulary.
+    pub fn new(vocabulary: &Vocabulary) -> Result<Grammars, GrammarError> {
+        let slices = SlicedBiasComputer::general_slices();
+        let (tokens, abilities) = (&vocabulary.tokens, InferenceCapabilities::default());
+        let mut factory = guarded(|| ParserFactory::new(tokens, abilities, &slices))?;
+        factory.quiet();
+        *factory.limits_mut() = LIMITS;
+        Ok(Grammars { factory, cache: Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES)) })
+    }
+
+    /// Compiles a source, or finds it in the cache. May take seconds, and needs a stack of [`STACK_BYTES`].
+    ///
+    /// # Errors
+    /// [`GrammarError`]: what is wrong with the source, and where.
+    pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
+        source.check_size()?;
+        let (key, source_bytes) = source.digest();
+        if let Some(constraint) = self.cache().get(&key) {
+            return Ok(Compiled { constraint, cached: true });
+        }
+        let grammar = lower(source)?;
+        let parser = guarded(|| self.factory.create_parser(grammar))?;
+        let (constraint, parser_bytes) = check(parser)?;
+        let bytes = source_bytes * SOURCE_FACTOR + parser_bytes;
+        self.cache().insert(key, bytes, Arc::clone(&constraint));
+        Ok(Compiled { constraint, cached: false })
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache<Arc<dyn Constraint>>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns a source as a grammar of the parser.
+fn lower(source: &Source) -> Result<TopLevelGrammar, GrammarError> {
+    Ok(match source {
+        Source::JsonObject => {
+            TopLevelGrammar::from_json_schema(schema::prepare(&json!({"type": "object"}))?)
+        }
+        Source::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+        Source::Regex(regex) => TopLevelGrammar::from_regex(&lark::check_regex(regex)?),
+        Source::Choice(choices) => {
+            let escaped: Vec<String> =
+                choices.iter().map(|choice| regex_syntax::escape(choice)).collect();
+            TopLevelGrammar::from_regex(&escaped.join("|"))
+        }
+        Source::Lark(grammar) => TopLevelGrammar::from_lark(lark::prepare(grammar)?),
+        Source::Gbnf(grammar) => TopLevelGrammar::from_lark(gbnf::to_lark(grammar)?),
+    })
+}
+
+/// Checks a compiled grammar: the parser must have followed all of the source, and there must be a first token. Returns
+/// the grammar and the size of its tables, bytes.
+fn check(mut parser: TokenParser) -> Result<(Arc<dyn Constraint>, usize), GrammarError> {
+    if let Some(warning) = parser.grammar_warnings().first() {
+        return Err(GrammarError::unsupported("the grammar", short(warning)));
+    }
+    let mut matcher = Matcher::new(Ok(parser.clone()));
+    matcher.compute_mask_or_eos().map_err(|error| classify(&error.to_string()))?;
+    Ok((Arc::new(Grammar::new(matcher)), parser.parser.lexer_stats().num_bytes))
+}
+
+/// Runs a function of the parser, and turns its errors and its panics into errors.
+fn guarded<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, GrammarError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(classify(&format!("{error:#}"))),
+        Err(_) => Err(GrammarError::Failed("it panicked".to_owned())),
+    }
+}
+
+/// Words in messages of the parser about limits that a grammar exceeds.
+const LIMIT_WORDS: [&str; 6] =
+    ["too large", "too complex", "too many", "too deep", "fuel", "stack level exceeded"];
+
+/// Returns the error for a message of the parser.
+fn classify(message: &str) -> GrammarError {
+    let reason = short(message);
+    let lower = message.to_lowercase();
+    if message.contains("panic: ") {
+        GrammarError::Failed(reason)
+    } else if lower.contains("unsatisfiable") || lower.contains("noextension") {
+        GrammarError::Unsatisfiable(reason)
+    } else if LIMIT_WORDS.iter().any(|word| lower.contains(word)) {
+        GrammarError::TooComplex(reason)
+    } else {
+        GrammarError::Invalid(reason)
+    }
+}

@@ -1,0 +1,180 @@
+//! Lark grammars and regular expressions: refuses what the parser would accept and then not follow, and prepares the
+//! JSON schemas inside a grammar.
+
+use crate::{GrammarError, schema};
+use regex_syntax::ast::{self, Ast};
+use serde_json::Value;
+
+/// Attributes of a rule that concern sampling or the text that a client sees, which a mask of tokens cannot do.
+const ATTRIBUTES: [&str; 4] = ["temperature", "stop", "stop_capture", "max_tokens"];
+/// Deepest nesting of groups in a regular expression.
+const NESTING_MAX: u32 = 100;
+
+/// Checks a Lark grammar, and prepares each JSON schema in it (`%json {...}`) as a schema of its own.
+///
+/// # Errors
+/// [`GrammarError`] with the line.
+pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
+    for (number, line) in grammar.lines().enumerate() {
+        if let Some(attribute) = refused_attribute(line) {
+            let at = format!("line {}", number + 1);
+            return Err(GrammarError::unsupported(&at, format!("the attribute '{attribute}'")));
+        }
+    }
+    let mut prepared = String::with_capacity(grammar.len());
+    let mut rest = grammar;
+    while let Some(at) = rest.find("%json") {
+        let (before, schema) = rest.split_at(at + "%json".len());
+        prepared.push_str(before);
+        rest = schema;
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        // A value that is not JSON is left to the parser, whose message shows the place.
+        let Some(Ok(value)) = values.next() else { continue };
+        let end = values.byte_offset();
+        let line = 1 + grammar[..grammar.len() - rest.len()].matches('\n').count();
+        let value = schema::prepare(&value).map_err(|error| in_line(line, error))?;
+        prepared.push_str(&format!(" {value}"));
+        rest = &rest[end..];
+    }
+    prepared.push_str(rest);
+    Ok(prepared)
+}
+
+/// Adds the line of a grammar to an error about a schema in it.
+fn in_line(line: usize, error: GrammarError) -> GrammarError {
+    match error {
+        GrammarError::Unsupported { at, feature, instead } => {
+            GrammarError::Unsupported { at: format!("line {line}, {at}"), feature, instead }
+        }
+        GrammarError::Invalid(why) => GrammarError::Invalid(format!("line {line}: {why}")),
+        other => other,
+    }
+}
+
+/// Returns the refused attribute in the head of a rule, `name[attribute=...]:`, if a line has one.
+fn refused_attribute(line: &str) -> Option<&'static str> {
+    let name = line.trim_start().trim_start_matches(['?', '!']);
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let head = name.trim_start_matches(is_name).trim_start().strip_prefix('[')?;
+    if name.starts_with('[') {
+        return None;
+    }
+    let (attributes, _) = head.split_once("]")?;
+    let keys = attributes.split(',').map(|attribute| attribute.split('=').next().unwrap_or(""));
+    let found = keys.map(str::trim).find_map(|key| ATTRIBUTES.iter().find(|name| **name == key));
+    found.copied()
+}
+
+/// Checks a regular expression, which matches the whole output. Returns it without the anchors at its beginning and end,
+/// which say nothing more.
+///
+/// # Errors
+/// [`GrammarError`] with the place.
+pub(crate) fn check_regex(regex: &str) -> Result<String, GrammarError> {
+    let body = regex.strip_prefix('^').unwrap_or(regex);
+    let body = match body.strip_suffix('$') {
+        Some(inner) if !ends_in_escape(inner) => inner,
+        _ => body,
+    };
+    let parsed = ast::parse::ParserBuilder::new().nest_limit(NESTING_MAX).build().parse(body);
+    let tree = parsed.map_err(|error| {
+        let (kind, start) = (error.kind().to_string(), error.span().start);
+        let at = format!("line {}, column {}", start.line, start.column);
+        match error.kind() {
+            ast::ErrorKind::UnsupportedLookAround => GrammarError::unsupported(&at, "look-around"),
+            ast::ErrorKind::UnsupportedBackreference => {
+                GrammarError::unsupported(&at, "a backreference")
+            }
+            ast::ErrorKind::NestLimitExceeded(_) => {
+                GrammarError::TooComplex(format!("{at}: {kind}"))
+            }
+            _ => GrammarError::Invalid(format!("{at}: {kind}")),
+        }
+    })?;
+    match ast::visit(&tree, Assertions) {
+        Ok(()) => Ok(body.to_owned()),
+        Err(at) => Err(GrammarError::Unsupported {
+            at,
+            feature: "an anchor or a word boundary within a regular expression".to_owned(),
+            instead: "the whole output matches the expression without any",
+        }),
+    }
+}
+
+/// Returns whether a text ends in the first half of an escape: an odd number of backslashes.
+fn ends_in_escape(text: &str) -> bool {
+    (text.len() - text.trim_end_matches('\\').len()) % 2 == 1
+}
+
+/// Visitor of a regular expression that fails at the first assertion, with its place.
+struct Assertions;
+
+impl ast::Visitor for Assertions {
+    type Output = ();
+    type Err = String;
+
+    fn finish(self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn visit_pre(&mut self, tree: &Ast) -> Result<(), String> {
+        match tree {
+            Ast::Assertion(found) => {
+                let start = found.span.start;
+                Err(format!("line {}, column {}", start.line, start.column))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn attributes_that_a_mask_cannot_follow_are_refused() {
+        for attribute in ATTRIBUTES {
+            let grammar = format!("start: a\n  ?a.2 [lazy, {attribute}=1]: /x/");
+            let error = prepare(&grammar).expect_err("refused").to_string();
+            assert_eq!(error, format!("line 2: the attribute '{attribute}' is not supported"));
+        }
+        for fine in ["a[lazy]: /x/", "[stop=\"x\"]", "A: /[stop=1]:/", "a: b[x]", "a[capture]: b"] {
+            assert_eq!(prepare(fine).as_deref(), Ok(fine));
+        }
+    }
+
+    #[test]
+    fn schemas_in_a_grammar_are_prepared_and_checked() {
+        let grammar = "start: \"x\" a\na: %json {\"type\": \"object\"}\nb: %json{\"enum\":[1]} | c";
+        let prepared = prepare(grammar).unwrap();
+        assert_eq!(prepared.matches("x-guidance").count(), 2);
+        assert!(prepared.ends_with(" | c"), "{prepared}");
+        let grammar = "start: a\na: %json {\n\"properties\": {\"b\": {\"not\": {}}}}";
+        let error = prepare(grammar).expect_err("refused").to_string();
+        assert!(error.starts_with("line 2, #/properties/b/not: the keyword 'not'"), "{error}");
+        assert_eq!(prepare("start: %json {oops}").as_deref(), Ok("start: %json {oops}"));
+        let lark = schema::lark_of_schema(&json!({"type": "null"})).unwrap();
+        assert!(prepare(&format!("start: {lark}")).unwrap().contains("x-guidance"));
+    }
+
+    #[test]
+    fn regular_expressions_match_the_whole_output() {
+        assert_eq!(check_regex("^a+$").as_deref(), Ok("a+"));
+        assert_eq!(check_regex(r"a\$").as_deref(), Ok(r"a\$"));
+        assert_eq!(check_regex(r"a\\$").as_deref(), Ok(r"a\\"));
+        for (regex, part) in [
+            ("a^b", "line 1, column 2: an anchor"),
+            (r"\bword", "word boundary"),
+            ("(?=a)", "look-around"),
+            (r"(a)\1", "backreference"),
+            ("a(", "line 1, column 2"),
+            ("[z-a]", "line 1"),
+            (&format!("{}{}", "(".repeat(200), ")".repeat(200)), "complex"),
+        ] {
+            let error = check_regex(regex).expect_err(regex).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

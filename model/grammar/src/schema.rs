@@ -1,0 +1,388 @@
+//! JSON schemas: refuses what the parser would not follow, and prepares the rest for it.
+//!
+//! The parser ignores some of what it does not implement, and departs from JSON Schema in a few places. A schema for which
+//! that matters is refused with the keyword and its place. The form of the output is fixed too: no whitespace but one
+//! optional space after each comma and colon, so that a model cannot loop in whitespace, and no `\u` escapes, so that
+//! each name of a property has one spelling.
+
+use crate::{GrammarError, overlap};
+use serde_json::{Map, Number, Value, json};
+
+/// Most schemas within a schema.
+const SCHEMAS_MAX: usize = 20_000;
+/// Most entries of one `patternProperties`. The parser compares every pair of them.
+const PATTERNS_MAX: usize = 16;
+/// Largest integer that the parser's numbers, which are floats, hold exactly.
+const EXACT_MAX: u64 = 1 << 53;
+/// Most members of one `enum`.
+const ENUM_MAX: usize = 5_000;
+
+/// Keywords whose value is a schema.
+const SCHEMA: [&str; 2] = ["additionalProperties", "additionalItems"];
+/// Keywords whose value is an object of schemas.
+const SCHEMA_MAP: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
+/// Keywords whose value is an array of schemas.
+const SCHEMA_LIST: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
+/// Keywords whose value is a length.
+const LENGTH: [&str; 6] =
+    ["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
+/// Keywords whose value is a number (in old drafts, `exclusiveMinimum` and `exclusiveMaximum` are flags).
+const NUMBER: [&str; 5] =
+    ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+/// Keywords that restrict a value and that are not supported.
+const UNSUPPORTED: [&str; 17] = [
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+    "x-guidance",
+];
+/// Values of `format` that outputs follow.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Checks that outputs can follow a JSON schema, as far as that is known without compiling it.
+///
+/// # Errors
+/// [`GrammarError`] with the place in the schema, as a JSON pointer.
+pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    prepare(schema).map(drop)
+}
+
+/// Returns a JSON schema as an expression for a rule of a Lark grammar, such as [`Source::Lark`](crate::Source) holds.
+///
+/// # Errors
+/// The errors of [`check_schema`].
+pub fn lark_of_schema(schema: &Value) -> Result<String, GrammarError> {
+    check_schema(schema)?;
+    Ok(format!("%json {schema}"))
+}
+
+/// Checks a JSON schema and returns it in the form that the parser gets, with the form of the output.
+pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
+    let mut prepared = match schema {
+        Value::Bool(true) => json!({}),
+        Value::Bool(false) => {
+            return Err(GrammarError::Unsatisfiable("the schema is false".to_owned()));
+        }
+        other => other.clone(),
+    };
+    let mut walk = Walk { root: schema, schemas: 0 };
+    walk.schema(&mut prepared, "#")?;
+    if let Value::Object(fields) = &mut prepared {
+        let form = json!({
+            "item_separator": ", ?",
+            "key_separator": ": ?",
+            "whitespace_flexible": false,
+            "json_allowed_escapes": "nrbtf\\\"",
+        });
+        fields.insert("x-guidance".to_owned(), form);
+    }
+    Ok(prepared)
+}
+
+/// Walk over all schemas within a schema.
+struct Walk<'a> {
+    /// Schema as the client wrote it, in which references are looked up.
+    root: &'a Value,
+    /// Number of schemas visited.
+    schemas: usize,
+}
+
+fn wrong(at: &str, expected: &str) -> GrammarError {
+    GrammarError::Invalid(format!("{at} must be {expected}"))
+}
+
+impl Walk<'_> {
+    fn schema(&mut self, schema: &mut Value, at: &str) -> Result<(), GrammarError> {
+        self.schemas += 1;
+        if self.schemas > SCHEMAS_MAX {
+            let (what, unit) = ("the JSON schema", "schemas");
+            return Err(GrammarError::TooLarge {
+                what,
+                size: self.schemas,
+                unit,
+                limit: SCHEMAS_MAX,
+            });
+        }
+        let fields = match schema {
+            Value::Bool(_) => return Ok(()),
+            Value::Object(fields) => fields,
+            _ => return Err(wrong(at, "a schema: an object, true or false")),
+        };
+        if fields.get("uniqueItems") == Some(&Value::Bool(false)) {
+            fields.shift_remove("uniqueItems");
+        }
+        for (keyword, value) in fields.iter_mut() {
+            self.keyword(keyword, value, &format!("{at}/{}", escaped(keyword)))?;
+        }
+        check_together(fields, at)?;
+        self.rewrite_one_of(fields);
+        Ok(())
+    }
+
+    /// Checks and prepares the value of one keyword.
+    fn keyword(&mut self, keyword: &str, value: &mut Value, at: &str) -> Result<(), GrammarError> {
+        if UNSUPPORTED.contains(&keyword) {
+            return Err(GrammarError::unsupported(at, format!("the keyword '{keyword}'")));
+        }
+        match (keyword, value) {
+            ("items", Value::Array(items)) => self.list(items, at),
+            ("items", value) => self.schema(value, at),
+            (keyword, value) if SCHEMA.contains(&keyword) => self.schema(value, at),
+            (keyword, Value::Object(map)) if SCHEMA_MAP.contains(&keyword) => self.map(map, at),
+            (keyword, _) if SCHEMA_MAP.contains(&keyword) => Err(wrong(at, "an object of schemas")),
+            (keyword, Value::Array(items)) if SCHEMA_LIST.contains(&keyword) => {
+                match items.is_empty() && keyword != "prefixItems" {
+                    true => Err(wrong(at, "an array with at least one schema")),
+                    false => self.list(items, at),
+                }
+            }
+            (keyword, _) if SCHEMA_LIST.contains(&keyword) => Err(wrong(at, "an array of schemas")),
+            (keyword, value) if LENGTH.contains(&keyword) => length(value, at),
+            (keyword, value) if NUMBER.contains(&keyword) => number(keyword, value, at),
+            ("const", value) => exact(value, at),
+            ("enum", Value::Array(values)) => members(values, at),
+            ("enum", _) => Err(wrong(at, "an array of values")),
+            ("type", value) => kind(value, at),
+            ("required", value) => strings(value, at),
+            ("$ref" | "pattern" | "format", value) if !value.is_string() => {
+                Err(wrong(at, "a string"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn map(&mut self, map: &mut Map<String, Value>, at: &str) -> Result<(), GrammarError> {
+        map.iter_mut()
+            .try_for_each(|(name, schema)| self.schema(schema, &format!("{at}/{}", escaped(name))))
+    }
+
+    fn list(&mut self, list: &mut [Value], at: &str) -> Result<(), GrammarError> {
+        list.iter_mut()
+            .enumerate()
+            .try_for_each(|(index, schema)| self.schema(schema, &format!("{at}/{index}")))
+    }
+
+    /// Replaces a `oneOf` whose options exclude each other by an `anyOf`, at the same place among the keywords.
+    fn rewrite_one_of(&self, fields: &mut Map<String, Value>) {
+        let Some(Value::Array(options)) = fields.get("oneOf") else { return };
+        if fields.contains_key("anyOf") || !overlap::exclude_each_other(options, self.root) {
+            return;
+        }
+        let renamed = std::mem::take(fields).into_iter().map(|(keyword, value)| {
+            let keyword = if keyword == "oneOf" { "anyOf".to_owned() } else { keyword };
+            (keyword, value)
+        });
+        *fields = renamed.collect();
+    }
+}
+
+/// Checks keywords of one schema that depend on each other.
+fn check_together(fields: &Map<String, Value>, at: &str) -> Result<(), GrammarError> {
+    let count = |keyword: &str| fields.get(keyword).and_then(Value::as_u64).unwrap_or(0);
+    let required = fields.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    if count("minProperties") > required as u64 + 1 {
+        return Err(GrammarError::Unsupported {
+            at: format!("{at}/minProperties"),
+            feature: "a 'minProperties' above the number of required properties plus one"
+                .to_owned(),
+            instead: "list the properties in 'required'",
+        });
+    }
+    if let Some(Value::Object(patterns)) = fields.get("patternProperties")
+        && patterns.len() > PATTERNS_MAX
+    {
+        let what = "'patternProperties' of the JSON schema";
+        let (size, unit, limit) = (patterns.len(), "patterns", PATTERNS_MAX);
+        return Err(GrammarError::TooLarge { what, size, unit, limit });
+    }
+    if fields.contains_key("prefixItems") && fields.contains_key("additionalItems") {
+        let at = format!("{at}/additionalItems");
+        return Err(GrammarError::unsupported(&at, "'additionalItems' beside 'prefixItems'"));
+    }
+    let Some(Value::String(format)) = fields.get("format") else { return Ok(()) };
+    let allows_strings = match fields.get("type") {
+        None => true,
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
+        Some(kind) => kind == "string",
+    };
+    match allows_strings && !FORMATS.contains(&format.as_str()) {
+        true => Err(GrammarError::Unsupported {
+            at: format!("{at}/format"),
+            feature: format!("the format {:?}", crate::constraint::short(format)),
+            instead: "leave it out, or use 'pattern'",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Checks a length, and makes it a whole number: JSON Schema allows `2.0`.
+fn length(value: &mut Value, at: &str) -> Result<(), GrammarError> {
+    if let Some(whole) = value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..1e9).contains(x)) {
+        *value = Value::Number(Number::from(whole as u64));
+        return Ok(());
+    }
+    Err(wrong(at, "a whole number from 0 to 999999999"))
+}
+
+fn number(keyword: &str, value: &Value, at: &str) -> Result<(), GrammarError> {
+    match value {
+        Value::Bool(_) if keyword.starts_with("exclusive") => Ok(()),
+        Value::Number(number) if keyword == "multipleOf" => match number.as_f64() {
+            Some(divisor) if divisor > 0.0 => Ok(()),
+            _ => Err(wrong(at, "a number above 0")),
+        },
+        Value::Number(_) => exact(value, at),
+        _ => Err(wrong(at, "a number")),
+    }
+}
+
+/// Checks that the parser can hold every number of a value exactly.
+fn exact(value: &Value, at: &str) -> Result<(), GrammarError> {
+    match value {
+        Value::Number(number) => {
+            let magnitude = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
+            let large = magnitude.is_some_and(|magnitude| magnitude > EXACT_MAX)
+                || number.as_f64().is_none_or(|x| x.abs() > EXACT_MAX as f64);
+            match large {
+                true => Err(GrammarError::unsupported(at, "a number beyond 2^53")),
+                false => Ok(()),
+            }
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| exact(item, at)),
+        Value::Object(fields) => fields.values().try_for_each(|field| exact(field, at)),
+        _ => Ok(()),
+    }
+}
+
+fn members(values: &[Value], at: &str) -> Result<(), GrammarError> {
+    if values.is_empty() {
+        return Err(wrong(at, "an array with at least one value"));
+    }
+    if values.len() > ENUM_MAX {
+        let (what, unit) = ("an 'enum' of the JSON schema", "members");
+        return Err(GrammarError::TooLarge { what, size: values.len(), unit, limit: ENUM_MAX });
+    }
+    values.iter().enumerate().try_for_each(|(index, value)| exact(value, &format!("{at}/{index}")))
+}
+
+fn kind(value: &Value, at: &str) -> Result<(), GrammarError> {
+    const KINDS: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
+    let known = |value: &Value| value.as_str().is_some_and(|kind| KINDS.contains(&kind));
+    let valid = match value {
+        Value::Array(kinds) => !kinds.is_empty() && kinds.iter().all(known),
+        kind => known(kind),
+    };
+    if valid {
+        Ok(())
+    } else {
+        Err(wrong(at, &format!("one of {}, or an array of them", KINDS.join(", "))))
+    }
+}
+
+fn strings(value: &Value, at: &str) -> Result<(), GrammarError> {
+    match value {
+        Value::Array(items) if items.iter().all(Value::is_string) => Ok(()),
+        // In draft 3, which nobody follows any more, `required` is a flag.
+        _ => Err(wrong(at, "an array of strings")),
+    }
+}
+
+/// Escapes a key for a JSON pointer, and shortens a long one.
+fn escaped(key: &str) -> String {
+    let short: String = key.chars().take(60).collect();
+    short.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(schema: Value) -> String {
+        check_schema(&schema).expect_err(&schema.to_string()).to_string()
+    }
+
+    #[test]
+    fn unsupported_keywords_are_refused_with_their_place() {
+        for keyword in UNSUPPORTED {
+            let schema = json!({"properties": {"a/b": {"items": [{keyword: {}}]}}});
+            let message = refusal(schema);
+            let place = format!("#/properties/a~1b/items/0/{keyword}:");
+            assert!(message.starts_with(&place) && message.contains(keyword), "{message}");
+        }
+        let literal = json!({"const": {"not": 1}, "enum": [{"if": 2}], "default": {"not": 3}});
+        assert_eq!(check_schema(&literal), Ok(()), "keywords in values are no keywords");
+        assert_eq!(check_schema(&json!({"uniqueItems": false, "x-other": 1})), Ok(()));
+    }
+
+    #[test]
+    fn what_the_parser_would_get_wrong_is_refused() {
+        for (schema, part) in [
+            (json!({"format": "regex"}), "#/format: the format \"regex\""),
+            (json!({"type": ["null", "string"], "format": "int64"}), "the format \"int64\""),
+            (json!({"minProperties": 2}), "#/minProperties"),
+            (json!({"prefixItems": [{}], "additionalItems": false}), "additionalItems"),
+            (json!({"enum": [1, {"a": 9007199254740993_u64}]}), "#/enum/1: a number beyond 2^53"),
+            (json!({"minimum": -1e300}), "#/minimum"),
+            (json!({"anyOf": []}), "#/anyOf"),
+            (json!({"type": "any"}), "#/type must be one of"),
+            (json!({"required": true}), "#/required must be an array of strings"),
+            (json!({"maxLength": 1.5}), "#/maxLength"),
+            (json!({"maxLength": "1"}), "#/maxLength"),
+            (json!({"multipleOf": 0}), "#/multipleOf"),
+            (json!({"properties": []}), "#/properties must be an object"),
+            (json!({"properties": {"a": 1}}), "#/properties/a must be a schema"),
+            (json!(false), "false"),
+            (json!(7), "# must be a schema"),
+        ] {
+            let message = refusal(schema);
+            assert!(message.contains(part), "{message}");
+        }
+        for fine in [
+            json!({"type": "integer", "format": "int64"}),
+            json!({"minProperties": 2, "required": ["a"]}),
+            json!({"maxLength": 2.0}),
+            json!({"minimum": 0, "exclusiveMinimum": true}),
+            json!(true),
+        ] {
+            assert_eq!(check_schema(&fine), Ok(()), "{fine}");
+        }
+    }
+
+    #[test]
+    fn sizes_within_a_schema_are_limited() {
+        let many = |n: usize| (0..n).map(|i| (i.to_string(), json!({}))).collect::<Map<_, _>>();
+        for schema in [
+            json!({"patternProperties": many(PATTERNS_MAX + 1)}),
+            json!({"enum": vec![1; ENUM_MAX + 1]}),
+            json!({"$defs": many(SCHEMAS_MAX)}),
+        ] {
+            assert!(matches!(check_schema(&schema), Err(GrammarError::TooLarge { .. })));
+        }
+    }
+
+    #[test]
+    fn discriminated_unions_become_any_of_at_the_same_place() {
+        let tag =
+            |tag| json!({"type": "object", "properties": {"t": {"const": tag}}, "required": ["t"]});
+        let schema = json!({"title": "x", "oneOf": [tag("a"), tag("b")], "description": "y"});
+        let prepared = prepare(&schema).unwrap();
+        let keywords: Vec<&String> = prepared.as_object().unwrap().keys().collect();
+        assert_eq!(keywords, ["title", "anyOf", "description", "x-guidance"]);
+        let doubtful = json!({"oneOf": [tag("a"), tag("a")]});
+        assert!(prepare(&doubtful).unwrap().get("oneOf").is_some());
+    }
+}
