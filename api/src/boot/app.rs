@@ -1,5 +1,6 @@
 //! State that all HTTP handlers share: the settings and, once the model is loaded, the engine.
 
+use crate::boot::compiling::Compiling;
 use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
@@ -83,6 +84,8 @@ pub(crate) struct Serving {
     /// Whether the scheduling policy serves requests in order of their tiers.
     tiers_matter: AtomicBool,
     tokenizing: Tokenizing,
+    /// Compiler of the grammars that requests state.
+    pub(crate) compiling: Compiling,
 }
 
 impl App {
@@ -193,6 +196,7 @@ impl Serving {
         engine: EngineHandle,
         Model { text, names, sampling, fingerprint }: Model,
         settings: &EngineSettings,
+        clock: Clock,
     ) -> Serving {
         let info = engine.info();
         let pool = u64::from(info.device_blocks) * u64::from(info.block_size);
@@ -201,6 +205,7 @@ impl Serving {
         Serving {
             facts: ModelFacts { vocab_size: info.vocab_size, sampling },
             standings: Arc::new(Standings::new(engine.clone())),
+            compiling: Compiling::new(clock, text.clone(), info.vocab_size),
             engine,
             text,
             names,

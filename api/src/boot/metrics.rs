@@ -39,6 +39,7 @@ impl Exporter {
         crate::http::describe_connections();
         crate::http::describe_refusals();
         stage::describe();
+        crate::boot::compiling::describe_compilations();
         Ok(Exporter { handle: INSTALLED.get_or_init(|| handle).clone() })
     }
 

@@ -7,6 +7,7 @@
 //! The socket is bound first, so that a bad address fails at once and not after a long load.
 
 mod app;
+mod compiling;
 mod control;
 mod draining;
 mod error;

@@ -233,7 +233,7 @@ async fn launch(
         names => names.to_vec(),
     };
     let model = Model { text: Arc::new(text), names, sampling, fingerprint };
-    app.ready(Serving::new(engine.clone(), model, &settings.engine));
+    app.ready(Serving::new(engine.clone(), model, &settings.engine, app.clock.clone()));
     Ok(engine)
 }
 

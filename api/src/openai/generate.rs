@@ -63,7 +63,7 @@ pub(crate) async fn answer(
 async fn run(
     app: &App,
     serving: &Serving,
-    job: Job,
+    mut job: Job,
     (answering, record): (Answering, Rc<Record>),
 ) -> Result<HttpResponse, ApiError> {
     let count = job.prompts.len() * job.common.n as usize;
@@ -85,6 +85,9 @@ async fn run(
     let tokens = (u64::from(prompt_tokens), output_tokens);
     let shared = app.keys.tenants() > 1;
     let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
+    if let Some(rule) = job.common.rule.take() {
+        job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
+    }
     record.submitted(&id, prompt_tokens, count as u32);
     let choices = submit(serving, &job, &limits, (&id, &record)).await?;
     metered.accepted(record.clone());
@@ -125,7 +128,8 @@ async fn submit(
 ) -> Result<Vec<Choice>, ApiError> {
     let id: Arc<str> = id.into();
     let mut stop_tokens = job.common.stop_token_ids.clone();
-    if !job.common.ignore_eos {
+    // The end of an output that follows a grammar is where its end token is chosen.
+    if !job.common.ignore_eos || job.common.sampling.constraint.is_some() {
         stop_tokens.extend_from_slice(serving.text.end_tokens());
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();

@@ -5,6 +5,7 @@
 //! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
 //! | `fields.rs` | reads JSON fields, with errors that name their path |
 //! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
+//! | `structured.rs` | the grammar that the output follows |
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
@@ -25,6 +26,7 @@ mod returning;
 mod schemas;
 mod slo;
 mod sse;
+mod structured;
 mod tokens;
 
 pub(crate) use bodies::{ChatCompletion, ChatCompletionChunk, TextCompletion, TextCompletionChunk};
@@ -34,4 +36,5 @@ pub(crate) use request::ModelFacts;
 pub(crate) use schemas::{
     ChatRequest, DetokenizeRequest, TextRequest, TokenizeRequest, generation_headers,
 };
+pub(crate) use structured::Rule;
 pub(crate) use tokens::{Text, Tokens, detokenize, tokenize};

@@ -2,6 +2,7 @@
 
 use crate::http::{ApiError, Rights};
 use crate::openai::fields::{Fields, integer, number, wrong};
+use crate::openai::structured::{self, Rule};
 use crate::openai::{patience, slo};
 use serde_json::Value;
 use std::ops::RangeInclusive;
@@ -69,7 +70,10 @@ pub(crate) struct Common {
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,
+    /// Whether the model's end tokens end nothing. They still end an output that follows a grammar.
     pub(crate) ignore_eos: bool,
+    /// Grammar that the output follows, if the request states one.
+    pub(crate) rule: Option<Rule>,
     pub(crate) tier: Tier,
     /// Priority of the request within its tier; a lower number is served first.
     pub(crate) priority: i32,
@@ -101,6 +105,7 @@ impl Common {
             stop: stop(body)?,
             stop_token_ids: stop_token_ids(body, model.vocab_size)?,
             ignore_eos: body.boolean("ignore_eos")?,
+            rule: structured::rule(body)?,
             tier,
             priority,
             targets: slo::of_body(body)?,

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use tiercel_device::TokenId;
+use tiercel_grammar::TokenText;
 
 const BEGIN: TokenId = 256;
 /// Token that ends a chat message; the mock device's end token.
@@ -14,6 +15,15 @@ pub(crate) fn token_bytes(token: TokenId) -> Cow<'static, [u8]> {
         0..256 => vec![token as u8].into(),
         BEGIN | END => Cow::Borrowed(b""),
         _ => format!(" t{token}").into_bytes().into(),
+    }
+}
+
+/// Returns what a token of the mock device stands for in a grammar.
+pub(crate) fn token_text(token: TokenId) -> TokenText {
+    match token {
+        BEGIN => TokenText::Special(b"<|begin|>".to_vec()),
+        END => TokenText::Special(b"<|end|>".to_vec()),
+        _ => TokenText::Bytes(token_bytes(token).into_owned()),
     }
 }
 

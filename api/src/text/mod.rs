@@ -4,6 +4,7 @@ mod bytes;
 
 use std::borrow::Cow;
 use tiercel_device::TokenId;
+use tiercel_grammar::{TokenText, Vocabulary};
 use tiercel_model::source::ModelFiles;
 use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError, Utf8Decoder};
@@ -118,6 +119,24 @@ impl Text {
                 let missing = |why: &String| TextError::Unreadable(why.clone());
                 let template = model.template.as_ref().map_err(missing)?;
                 Ok(template.encode(&model.tokenizer, messages, open)?)
+            }
+        }
+    }
+
+    /// Returns the vocabulary of a model with `size` tokens, in the form that grammars need.
+    pub(crate) fn vocabulary(&self, size: u32) -> Vocabulary {
+        match &self.kind {
+            Kind::Bytes => Vocabulary::new(size as usize, &self.end_tokens, bytes::token_text),
+            Kind::Model(model) => {
+                let tokenizer = &model.tokenizer;
+                let size = tokenizer.vocab_size().min(size as usize);
+                Vocabulary::new(size, &self.end_tokens, |id| {
+                    let bytes = tokenizer.token_bytes(id).to_vec();
+                    match tokenizer.is_special(id) {
+                        true => TokenText::Special(bytes),
+                        false => TokenText::Bytes(bytes),
+                    }
+                })
             }
         }
     }
