@@ -8,7 +8,7 @@ mod reasoning_dialect;
 mod tool_dialect;
 mod tools;
 
-pub use parser::{Dialects, Parser};
+pub use parser::{Dialects, HELD_BYTES_MAX, Parser};
 pub use piece::Piece;
 pub use reasoning_dialect::ReasoningDialect;
 pub use tool_dialect::ToolDialect;

@@ -97,3 +97,46 @@ impl FromStr for ToolDialect {
         })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests state what must hold")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for dialect in ToolDialect::ALL {
+            assert_eq!(dialect.to_string().parse(), Ok(dialect));
+        }
+        let error = "openai".parse::<ToolDialect>().unwrap_err();
+        assert!(error.to_string().starts_with("`openai` is no dialect; the dialects are hermes, "));
+    }
+
+    #[test]
+    fn templates_show_their_dialect() {
+        let qwen = r#"return a json object within <tool_call></tool_call> XML tags:\n<tool_call>"#;
+        let coder =
+            "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>";
+        let glm = "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>";
+        let llama = r#"Respond in the format {"name": function name, "parameters": dictionary of argument name"#;
+        let llama4 =
+            "it should be in the format of\n[func_name1(params_name1=params_value1), func_name2()]";
+        let mistral = "{{- '[TOOL_CALLS] [' }}";
+        let plain = "<|im_start|>{{ message.role }}";
+        for (template, tokens, dialect) in [
+            (qwen, &[][..], Some(ToolDialect::Hermes)),
+            (coder, &["<tool_call>"], Some(ToolDialect::QwenXml)),
+            (glm, &["<tool_call>"], None),
+            (llama, &["<|python_tag|>"], Some(ToolDialect::Llama3Json)),
+            (llama4, &["<|python_tag|>"], Some(ToolDialect::Pythonic)),
+            (mistral, &[], Some(ToolDialect::Mistral)),
+            (plain, &[], None),
+            (plain, &["[INST]", "[TOOL_CALLS]"], Some(ToolDialect::Mistral)),
+            (plain, &["<tool_call>"], Some(ToolDialect::Hermes)),
+            (plain, &["<|python_tag|>"], Some(ToolDialect::Llama3Json)),
+            (plain, &["<|python_start|>"], Some(ToolDialect::Pythonic)),
+        ] {
+            assert_eq!(ToolDialect::detect(template, tokens), dialect, "{template} {tokens:?}");
+        }
+    }
+}

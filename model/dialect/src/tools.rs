@@ -1,6 +1,7 @@
 //! The functions that a request offers to the model.
 
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A function that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,15 +12,15 @@ pub struct Tool {
     pub parameters: Option<Value>,
 }
 
-/// The functions of one request, in the order in which the request lists them.
+/// The functions of one request, in the order in which the request lists them. A copy costs no memory.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Tools(Vec<Tool>);
+pub struct Tools(Arc<[Tool]>);
 
 impl Tools {
     /// Returns the functions of a request. Names should be different; of two functions with the same name, the first
     /// one counts.
     pub fn new(tools: Vec<Tool>) -> Tools {
-        Tools(tools)
+        Tools(tools.into())
     }
 
     /// Returns the function with this name.

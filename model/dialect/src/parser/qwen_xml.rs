@@ -1,0 +1,168 @@
+//! `<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`, whose arguments are texts without quotes.
+
+use super::closing::Closing;
+use super::form::{Form, Held, NAME_BYTES_MAX, Step, give_back, is_space};
+use super::json::quoted;
+use super::sink::Sink;
+use super::xml_value::{End, XmlValue};
+use crate::{Tool, Tools};
+
+const FUNCTION: &str = "<function=";
+const PARAMETER: &str = "<parameter=";
+const FUNCTION_END: &str = "</function>";
+
+/// A call of Qwen3-Coder's dialect, after `<tool_call>` or after `<function=`, which these models also write alone.
+#[derive(Debug)]
+pub(super) struct QwenXml {
+    tools: Tools,
+    held: Held,
+    /// Text of the tag that is read, from its first character.
+    tag: String,
+    place: Place,
+    /// Name of the function while the call has not begun: it begins with the first tag after the name's.
+    name: Option<String>,
+    /// The function that is called, if the request has it.
+    tool: Option<Tool>,
+    has_arguments: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Before or in the tag with the function's name.
+    Function,
+    /// Before or in a tag of the function's body.
+    Body,
+    Value(XmlValue),
+    Closing(Closing),
+}
+
+impl QwenXml {
+    pub(super) fn new(opening: &str, tools: &Tools) -> QwenXml {
+        let tag = if opening == FUNCTION { FUNCTION } else { "" };
+        QwenXml {
+            tools: tools.clone(),
+            held: Held::new(opening),
+            tag: tag.to_owned(),
+            place: Place::Function,
+            name: None,
+            tool: None,
+            has_arguments: false,
+        }
+    }
+
+    fn function(&mut self, ch: char) -> Step {
+        self.held.push(ch);
+        if !(self.tag.is_empty() && is_space(ch)) {
+            self.tag.push(ch);
+        }
+        if let Some(name) = named(&self.tag, FUNCTION) {
+            self.tool = self.tools.get(name).cloned();
+            self.name = Some(name.to_owned());
+            self.tag.clear();
+            self.place = Place::Body;
+            return Step::Taken;
+        }
+        let goes_on = may_be_named(&self.tag, FUNCTION) && !self.held.is_full();
+        if goes_on { Step::Taken } else { self.held.refuse() }
+    }
+
+    fn body(&mut self, ch: char, out: &mut Sink) -> Step {
+        self.held.push(ch);
+        if !(self.tag.is_empty() && is_space(ch)) {
+            self.tag.push(ch);
+        }
+        if self.tag == FUNCTION_END {
+            self.begin(out);
+            self.end(out);
+        } else if let Some(name) = named(&self.tag, PARAMETER) {
+            let name = name.to_owned();
+            self.begin(out);
+            self.begin_value(&name, out);
+        } else if self.held.is_full()
+            || !(FUNCTION_END.starts_with(&self.tag) || may_be_named(&self.tag, PARAMETER))
+        {
+            let begun = self.name.is_none();
+            return if begun { give_back(self.held.take()) } else { self.held.refuse() };
+        }
+        Step::Taken
+    }
+
+    fn begin(&mut self, out: &mut Sink) {
+        if let Some(name) = self.name.take() {
+            out.begin(&name);
+            out.arguments("{");
+        }
+        self.held.clear();
+    }
+
+    fn begin_value(&mut self, name: &str, out: &mut Sink) {
+        self.tag.clear();
+        let comma = if std::mem::replace(&mut self.has_arguments, true) { ", " } else { "" };
+        out.arguments(&format!("{comma}{}: ", quoted(name)));
+        self.place = Place::Value(XmlValue::new(self.tool.as_ref(), name));
+    }
+
+    fn end(&mut self, out: &mut Sink) {
+        out.arguments("}");
+        out.end();
+        self.place = Place::Closing(Closing::new("</tool_call>"));
+    }
+}
+
+/// Returns the name in a whole tag such as `<function=name>`.
+fn named<'a>(tag: &'a str, opening: &str) -> Option<&'a str> {
+    let name = tag.strip_prefix(opening)?.strip_suffix('>')?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// Whether a text may become a tag with a name.
+fn may_be_named(tag: &str, opening: &str) -> bool {
+    match tag.strip_prefix(opening) {
+        Some(name) => {
+            name.len() <= NAME_BYTES_MAX
+                && !name.contains(|ch| is_space(ch) || matches!(ch, '<' | '>'))
+        }
+        None => opening.starts_with(tag),
+    }
+}
+
+impl Form for QwenXml {
+    fn feed(&mut self, ch: char, out: &mut Sink) -> Step {
+        match &mut self.place {
+            Place::Function => self.function(ch),
+            Place::Body => self.body(ch, out),
+            Place::Value(value) => {
+                match value.feed(ch, out) {
+                    None => (),
+                    Some(End::Parameter(tag)) => {
+                        self.tag.push_str(tag);
+                        self.held.clear();
+                        self.place = Place::Body;
+                        if tag == FUNCTION_END {
+                            self.end(out);
+                        }
+                    }
+                    Some(End::Call) => {
+                        self.end(out);
+                        return Step::Over;
+                    }
+                }
+                Step::Taken
+            }
+            Place::Closing(closing) => closing.feed(ch),
+        }
+    }
+
+    fn finish(&mut self, out: &mut Sink) -> String {
+        match &mut self.place {
+            Place::Function => self.held.take(),
+            Place::Body if self.name.is_some() => self.held.take(),
+            Place::Value(value) => {
+                value.finish(out);
+                String::new()
+            }
+            // A part of a tag, which is markup.
+            Place::Body | Place::Closing(_) => String::new(),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads the text of one argument between `<parameter=…>` and `</parameter>`, and writes it as JSON.
+
+use super::form::{HELD_BYTES_MAX, is_space};
+use super::json::push_escaped;
+use super::sink::Sink;
+use super::typed::Kind;
+use crate::Tool;
+
+const PARAMETER_END: &str = "</parameter>";
+const FUNCTION_END: &str = "</function>";
+const CALL_END: &str = "</tool_call>";
+/// Most white space between two closing tags, bytes.
+const SPACE_BYTES_MAX: usize = 64;
+
+/// The text of an argument so far. One line break after the opening tag and one before the closing tag are markup. A
+/// closing tag counts only with the tag that must follow it, because a value may be a text about such tags.
+#[derive(Debug)]
+pub(super) struct XmlValue {
+    kind: Kind,
+    /// Whether a line break at the start is still to be skipped.
+    fresh: bool,
+    /// Text that may be the end of the value.
+    ending: String,
+    /// Text of a value whose type must be known before it is written; `None` while a string is written.
+    held: Option<String>,
+}
+
+/// How a value ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// With its closing tag and this text of the next tag.
+    Parameter(&'static str),
+    /// With the closing tags of the function and the call; its own is missing.
+    Call,
+}
+
+enum Ending {
+    No,
+    Maybe,
+    Yes(End),
+}
+
+impl XmlValue {
+    pub(super) fn new(tool: Option<&Tool>, name: &str) -> XmlValue {
+        let root = tool.and_then(|tool| tool.parameters.as_ref());
+        let kind = Kind::of(tool.and_then(|tool| tool.argument(name)), root);
+        XmlValue { kind, fresh: true, ending: String::new(), held: Some(String::new()) }
+    }
+
+    /// Takes the next character, and returns the end of the value if it is the last one.
+    pub(super) fn feed(&mut self, ch: char, out: &mut Sink) -> Option<End> {
+        if std::mem::take(&mut self.fresh) && ch == '\n' {
+            return None;
+        }
+        self.ending.push(ch);
+        loop {
+            match ending(&self.ending) {
+                Ending::Maybe => return None,
+                Ending::Yes(end) => {
+                    self.close(out);
+                    return Some(end);
+                }
+                Ending::No => {
+                    let first = self.ending.remove(0);
+                    self.write(first, out);
+                }
+            }
+        }
+    }
+
+    /// Ends the text in the middle of the value, and writes what is held of it.
+    pub(super) fn finish(&mut self, out: &mut Sink) {
+        let ending = std::mem::take(&mut self.ending);
+        // A part of a closing tag is markup.
+        if !ending.trim_start_matches('\n').starts_with("</") {
+            ending.chars().for_each(|ch| self.write(ch, out));
+        }
+        if let Some(held) = self.held.take().filter(|held| !held.is_empty()) {
+            self.begin_string(&held, out);
+        }
+    }
+
+    fn write(&mut self, ch: char, out: &mut Sink) {
+        let Some(held) = &mut self.held else {
+            let mut json = String::new();
+            push_escaped(ch, &mut json);
+            out.arguments(&json);
+            return;
+        };
+        held.push(ch);
+        if held.len() > self.kind.held_bytes_max().unwrap_or(HELD_BYTES_MAX) {
+            let held = std::mem::take(held);
+            self.held = None;
+            self.begin_string(&held, out);
+        }
+    }
+
+    fn begin_string(&mut self, text: &str, out: &mut Sink) {
+        let mut json = String::from("\"");
+        text.chars().for_each(|ch| push_escaped(ch, &mut json));
+        out.arguments(&json);
+    }
+
+    fn close(&mut self, out: &mut Sink) {
+        match self.held.take() {
+            Some(text) => out.arguments(&self.kind.json(&text)),
+            None => out.arguments("\""),
+        }
+    }
+}
+
+/// Whether a text is the end of a value, or may become it.
+fn ending(text: &str) -> Ending {
+    let tags = text.strip_prefix('\n').unwrap_or(text);
+    let ends: [(&str, &'static str, End); 3] = [
+        (PARAMETER_END, "<parameter=", End::Parameter("<parameter=")),
+        (PARAMETER_END, FUNCTION_END, End::Parameter(FUNCTION_END)),
+        (FUNCTION_END, CALL_END, End::Call),
+    ];
+    let mut maybe = false;
+    for (first, next, end) in ends {
+        let Some(rest) = tags.strip_prefix(first) else {
+            maybe |= first.starts_with(tags);
+            continue;
+        };
+        let tag = rest.trim_start_matches(is_space);
+        if tag == next {
+            return Ending::Yes(end);
+        }
+        maybe |= next.starts_with(tag) && rest.len() - tag.len() <= SPACE_BYTES_MAX;
+    }
+    if maybe { Ending::Maybe } else { Ending::No }
+}
