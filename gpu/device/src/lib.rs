@@ -27,7 +27,7 @@ pub use masks::{ConstrainedOutput, MaskThreads};
 pub use mock::{
     Fingerprints, HostCosts, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog,
     MockFaults, MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError,
-    ServerSizes, StepNoise, mock_oracle,
+    MockScript, MockTimedFault, MockTimedFaultKind, ServerSizes, StepNoise, mock_oracle,
 };
 pub use sampling::SamplingParams;
 pub use step::{

@@ -7,6 +7,7 @@ mod overload;
 mod pressure;
 mod requests;
 mod reservation;
+mod scripted;
 mod shares;
 mod storms;
 mod two_steps;

@@ -79,6 +79,12 @@ impl Link {
             let CopyPair { device, host } = pair;
             return (0, Err(CopyError::Failed(format!("no such block: {device} or {host}"))));
         }
+        let now = self.options.clock.now();
+        let timed = self.shared.borrow_mut().timed_faults.fails_copy(batch.direction, now);
+        if timed == Some(true) {
+            return (0, Err(CopyError::Failed("injected: the host pool is full".to_owned())));
+        }
+        let fails = fails || timed.is_some();
         let begun: Vec<Vec<u64>> = {
             let memory = &mut self.shared.borrow_mut().memory;
             let begin =

@@ -1,6 +1,7 @@
 //! Faults that the mock device injects at random from a seed, and the log of the engine's mistakes that the device
 //! finds.
 
+use super::timed_faults::MockTimedFault;
 use crate::mix::mix;
 use crate::{BlockId, SeqId, StepId};
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Faults that the mock device injects into steps and copies. Each probability applies to every step or batch of copies
-/// by itself; the seed of the device decides which are hit.
+/// by itself; the seed of the device decides which are hit. Timed faults hit as they say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockFaults {
@@ -25,6 +26,9 @@ pub struct MockFaults {
     /// Number of the step at which the mock device is lost for good, so that this step, all later ones and all copies
     /// that end later fail; `None` for never.
     pub lost_at_step: Option<StepId>,
+    /// Faults that are injected at a given step or time.
+    #[serde(rename = "fault")]
+    pub timed: Vec<MockTimedFault>,
 }
 
 impl Default for MockFaults {
@@ -36,6 +40,7 @@ impl Default for MockFaults {
             step_slow: 0.0,
             slow_factor: 10.0,
             lost_at_step: None,
+            timed: Vec::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads from a TOML file which faults a mock device injects.
 
-use super::MockFaults;
+use super::{MockFaults, timed_faults};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub enum MockFaultsError {
         /// Path of the file of injected faults.
         path: PathBuf,
         /// Name of the field with the wrong value in the file of injected faults.
-        field: &'static str,
+        field: String,
         /// Value of the field that is not allowed.
         value: String,
         /// Values that are allowed for the field of injected faults.
@@ -74,7 +74,7 @@ impl MockFaults {
         }
     }
 
-    fn problem(&self) -> Option<(&'static str, String, &'static str)> {
+    fn problem(&self) -> Option<(String, String, &'static str)> {
         let chances = [
             ("copy_fails", self.copy_fails),
             ("copy_slow", self.copy_slow),
@@ -83,20 +83,24 @@ impl MockFaults {
         ];
         let wrong = chances.into_iter().find(|(_, chance)| !(0.0..=1.0).contains(chance));
         if let Some((field, chance)) = wrong {
-            return Some((field, chance.to_string(), "0 to 1"));
+            return Some((field.to_owned(), chance.to_string(), "0 to 1"));
         }
         if !(1.0..=1000.0).contains(&self.slow_factor) {
-            return Some(("slow_factor", self.slow_factor.to_string(), "1 to 1000"));
+            return Some(("slow_factor".to_owned(), self.slow_factor.to_string(), "1 to 1000"));
         }
-        let first = self.lost_at_step.filter(|step| step.0 == 0)?;
-        Some(("lost_at_step", first.0.to_string(), "1 and up"))
+        match self.lost_at_step {
+            Some(first) if first.0 == 0 => {
+                Some(("lost_at_step".to_owned(), first.0.to_string(), "1 and up"))
+            }
+            _ => timed_faults::problem(&self.timed),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StepId;
+    use crate::{MockTimedFault, MockTimedFaultKind, StepId};
 
     fn read(name: &str, text: &str) -> Result<MockFaults, String> {
         let file = format!("tiercel-faults-{}-{name}.toml", std::process::id());
@@ -115,14 +119,30 @@ mod tests {
         let some =
             MockFaults { copy_fails: 0.5, step_slow: 1.0, lost_at_step, ..MockFaults::default() };
         assert_eq!(faults, Ok(some));
+        let timed = "[[fault]]\nkind = 'slow_step'\nat_step = 9\nslow_ms = 40\n\
+                     [[fault]]\nkind = 'lost_copy'\nat_s = 2\ntimes = 3\n";
+        let fault = |kind, at_step, at_s, times, slow_ms| MockTimedFault {
+            kind,
+            at_step,
+            at_s,
+            times,
+            slow_ms,
+        };
+        let timed_faults = vec![
+            fault(MockTimedFaultKind::SlowStep, Some(StepId(9)), None, 1, 40),
+            fault(MockTimedFaultKind::LostCopy, None, Some(2.0), 3, 0),
+        ];
+        assert_eq!(read("timed", timed).map(|faults| faults.timed), Ok(timed_faults));
     }
 
     #[test]
-    fn the_shipped_example_is_one() {
-        let shipped = "../../benches/faults/bad-link.toml";
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(shipped);
-        let faults = MockFaults::from_file(&path).expect("a good file");
-        assert_ne!(faults, MockFaults::default());
+    fn the_shipped_examples_are_read() {
+        for shipped in ["bad-link.toml", "timed.toml"] {
+            let path =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/faults").join(shipped);
+            let faults = MockFaults::from_file(&path).expect("a good file");
+            assert_ne!(faults, MockFaults::default());
+        }
     }
 
     #[test]
@@ -134,6 +154,16 @@ mod tests {
             ("zero", "lost_at_step = 0", "lost_at_step is 0; allowed: 1 and up"),
             ("unknown", "copy_fail = 0.1", "expected one of `copy_fails`, `copy_slow`"),
             ("type", "copy_fails = 'often'", "copy_fails"),
+            (
+                "kind",
+                "[[fault]]\nkind = 'fire'\nat_s = 1",
+                "expected one of `slow_step`, `failed_step`",
+            ),
+            (
+                "place",
+                "[[fault]]\nkind = 'full_host'",
+                "at_step of [[fault]] 1 is missing; allowed: either",
+            ),
         ] {
             let error = read(name, text).expect_err(text);
             assert!(error.contains(says) && error.contains(name), "{error}");

@@ -3,9 +3,10 @@
 //! Its KV memory holds fingerprints of token prefixes instead of keys and values. A step stores the fingerprints of the
 //! tokens that it "computes" and checks the fingerprints that it reads; copies move fingerprints between the pools. So
 //! a stale, lost, wrongly shared or half-copied block fails the step that reads the block. Tokens are hashes of their
-//! prefixes ([`MockOracle`]), so every stream can be checked. A step "computes" by sleeping for its modelled time
-//! ([`MockProfile`]) on the engine's [`Clock`], on the thread that opened the device, so the device behaves alike in
-//! simulated and in real time. The device injects faults by seed ([`MockFaults`]).
+//! prefixes ([`MockOracle`]), so every stream can be checked, or the tokens of a script ([`MockScript`]). A step
+//! "computes" by sleeping for its modelled time ([`MockProfile`]) on the engine's [`Clock`], on the thread that opened
+//! the device, so the device behaves alike in simulated and in real time. The device injects faults by seed and at given
+//! steps and times ([`MockFaults`]).
 
 mod copier;
 mod drift;
@@ -16,10 +17,12 @@ mod memory;
 mod oracle;
 mod profile;
 mod runner;
+mod script;
 mod sequences;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod timed_faults;
 
 pub use drift::MockDrift;
 pub use faults::{MockFault, MockFaultKind, MockFaultLog, MockFaults};
@@ -28,11 +31,15 @@ pub use host::{HostCosts, StepNoise};
 pub use memory::Fingerprints;
 pub use oracle::{MockOracle, mock_oracle};
 pub use profile::{MockProfile, MockProfileError, ServerSizes};
+pub use script::MockScript;
+pub use timed_faults::{MockTimedFault, MockTimedFaultKind};
 
 use crate::{Clock, Device, DeviceInfo, TokenId};
 use memory::Memory;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use timed_faults::TimedFaults;
 
 /// Options with which a mock device is opened: speed, sizes, seed, noise, and injected faults.
 #[derive(Debug, Clone)]
@@ -68,6 +75,8 @@ pub struct MockOptions {
     /// as 1), and the end token is the last of them; it is sampled nowhere else. `None`: the device does not end
     /// outputs.
     pub end_token: Option<TokenId>,
+    /// Script with the outputs of certain prompts; all other outputs are made up. `None`: all outputs are made up.
+    pub script: Option<Arc<dyn MockScript>>,
     /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,
     /// Faults to inject into steps and copies.
@@ -93,6 +102,7 @@ impl MockOptions {
             max_model_len: profile.max_model_len,
             reserved_tokens: Vec::new(),
             end_token: None,
+            script: None,
             fingerprints: Fingerprints::PerBlock,
             faults: MockFaults::default(),
             log: MockFaultLog::default(),
@@ -101,7 +111,7 @@ impl MockOptions {
     }
 
     /// Returns an oracle that knows the tokens that a mock device with these options will sample, except the end
-    /// tokens.
+    /// tokens and scripted outputs.
     ///
     /// # Panics
     /// If every token is reserved.
@@ -126,6 +136,7 @@ struct Shared {
     memory: Memory,
     /// Reason for which the mock device is lost (all steps and copies fail); `None` while it works.
     lost: Option<String>,
+    timed_faults: TimedFaults,
 }
 
 impl MockDevice {
@@ -143,7 +154,8 @@ impl MockDevice {
             options.device_blocks,
             options.host_blocks,
         );
-        let shared = Rc::new(RefCell::new(Shared { memory, lost: None }));
+        let timed_faults = TimedFaults::new(&options.faults.timed);
+        let shared = Rc::new(RefCell::new(Shared { memory, lost: None, timed_faults }));
         let info = DeviceInfo {
             block_size: options.block_size,
             device_blocks: options.device_blocks,

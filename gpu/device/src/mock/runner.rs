@@ -4,10 +4,10 @@ use super::faults::{Draws, MockFault, Purpose};
 use super::host::NoiseSource;
 use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
-use super::{MockOptions, MockOracle, Shared};
+use super::{MockOptions, MockOracle, MockTimedFaultKind, Shared};
 use crate::{
     MaskThreads, Sampled, SeqFault, SeqId, SeqSlice, StepBatch, StepDone, StepError, StepId,
-    StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs,
+    StepOutput, StepRunner, StepTiming, SubmitError, Timestamp, TokenLogprobs,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -108,7 +108,9 @@ impl Engine {
     /// Runs a step on the mock device. `waited`: the device was idle when the step was submitted, so the host's time
     /// before the step counts too.
     async fn step(&mut self, batch: &StepBatch, waited: bool) -> Result<StepOutput, StepError> {
-        self.lose_device_at(batch.id);
+        let now = self.options.clock.now();
+        self.shared.borrow_mut().timed_faults.begin_step(batch.id);
+        self.lose_device_at(batch.id, now);
         if let Some(why) = &self.shared.borrow().lost {
             return Err(StepError::DeviceLost(why.clone()));
         }
@@ -118,9 +120,9 @@ impl Engine {
             }
         }
         for start in &batch.starts {
-            let block_size = self.options.block_size as usize;
-            let state =
-                SequenceState::start(start, self.options.end_token, block_size, &self.masks);
+            let MockOptions { block_size, end_token, script, .. } = &self.options;
+            let outputs = (*end_token, script.as_deref());
+            let state = SequenceState::start(start, outputs, *block_size as usize, &self.masks);
             self.sequences.insert(start.seq, state);
         }
         let sound = self.sound_part(batch);
@@ -129,7 +131,8 @@ impl Engine {
             slices::spoil(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
         }
         let (host_us, forward_us) = self.durations_us(batch, waited);
-        let injected = self.faults.chance(self.options.faults.step_fails);
+        let injected = self.faults.chance(self.options.faults.step_fails)
+            | self.shared.borrow_mut().timed_faults.hits(MockTimedFaultKind::FailedStep, now);
         self.options.clock.sleep_us(host_us + forward_us).await;
         let copies_before = begun.map_err(|fault| self.found(fault))?;
         self.check_again(&sound, copies_before).map_err(|fault| self.found(fault))?;
@@ -141,9 +144,12 @@ impl Engine {
         Ok(StepOutput { sampled: self.sample(batch), timing })
     }
 
-    fn lose_device_at(&mut self, step: StepId) {
-        if self.options.faults.lost_at_step.is_some_and(|at| step >= at) {
-            self.shared.borrow_mut().lost.get_or_insert_with(|| format!("injected at {step}"));
+    fn lose_device_at(&mut self, step: StepId, now: Timestamp) {
+        let mut shared = self.shared.borrow_mut();
+        if self.options.faults.lost_at_step.is_some_and(|at| step >= at)
+            || shared.timed_faults.hits(MockTimedFaultKind::LostDevice, now)
+        {
+            shared.lost.get_or_insert_with(|| format!("injected at {step}"));
         }
     }
 
@@ -203,7 +209,8 @@ impl Engine {
         let factor = noise * slow * profile.pace_at(now) * self.own_noise.factor(now);
         let host_us = if waited { profile.host.before_step_us(work.decode_tokens) } else { 0.0 };
         let device_us = step_us(profile, base_factor, work) * factor;
-        (host_us.round() as u64, device_us.round() as u64)
+        let slow_us = self.shared.borrow_mut().timed_faults.slow_us(now);
+        (host_us.round() as u64, device_us.round() as u64 + slow_us)
     }
 
     fn sample(&mut self, batch: &StepBatch) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {

@@ -1,6 +1,7 @@
 //! State that the mock device keeps of each sequence: its tokens and the fingerprint of each of its prefixes.
 
 use super::oracle::{MockOracle, extend};
+use super::script::{MockScript, Part, own_token};
 use crate::{
     BlockId, BySeq, ConstrainedOutput, MaskThreads, NoToken, SeqStart, SliceInput, StepId, TokenId,
 };
@@ -13,6 +14,8 @@ pub(super) struct SequenceState {
     prompt_len: usize,
     /// Position and id of the end token of the sequence's output; `None` if the device does not end outputs.
     end: Option<(usize, TokenId)>,
+    /// Scripted output of the sequence, if the script of the mock device has one for its prompt.
+    part: Option<Part>,
     /// Prompt tokens and sampled tokens of the sequence.
     tokens: Vec<TokenId>,
     /// For each token of the sequence, the fingerprint of the prefix that ends with the token.
@@ -46,7 +49,7 @@ impl SequenceState {
     /// explains how the prompt determines the end of the output.
     pub(super) fn start(
         start: &SeqStart,
-        end_token: Option<TokenId>,
+        (end_token, script): (Option<TokenId>, Option<&dyn MockScript>),
         block_size: usize,
         masks: &MaskThreads,
     ) -> SequenceState {
@@ -56,6 +59,7 @@ impl SequenceState {
             prompt_len,
             block_size,
             end: end_token.map(|token| (prompt_len + output_len - 1, token)),
+            part: script.and_then(|script| script.output(&start.prompt)).map(Part::new),
             logprobs: start.sampling.logprobs,
             constrained: start
                 .sampling
@@ -71,6 +75,11 @@ impl SequenceState {
     }
 
     fn push(&mut self, token: TokenId) {
+        if let (Some(part), Some(i)) =
+            (&mut self.part, self.tokens.len().checked_sub(self.prompt_len))
+        {
+            part.heard(i, token);
+        }
         let prefix = self.prints.last().copied().unwrap_or(0);
         self.tokens.push(token);
         let print = extend(prefix, token);
@@ -134,7 +143,7 @@ impl SequenceState {
     fn wish(&self, end: usize, oracle: &MockOracle) -> TokenId {
         match self.end {
             Some((position, token)) if position == end => token,
-            _ => oracle.after(self.prints[end - 1]),
+            _ => own_token(self.part.as_ref(), end - self.prompt_len, self.prints[end - 1], oracle),
         }
     }
 
