@@ -20,5 +20,6 @@ mod document;
 mod http;
 mod live;
 mod openai;
+mod replies;
 mod standing;
 mod text;

@@ -20,6 +20,7 @@ mod kind;
 mod listen;
 mod live;
 mod load;
+mod mock;
 mod patience;
 mod policy;
 mod presets;
@@ -41,6 +42,7 @@ pub use kind::{Kind, TARGET_MS};
 pub use listen::is_loopback;
 pub use live::{ChangeError, changeable, changed};
 pub use load::{LoadError, Loader, Origin};
+pub use mock::MockSettings;
 pub use patience::PatienceSettings;
 pub use policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,

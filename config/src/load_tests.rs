@@ -250,6 +250,9 @@ fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());
     settings.model.served_name = vec!["n".into()];
+    settings.mock.replies_file = Some("r".into());
+    settings.mock.faults_file = Some("f".into());
+    settings.mock.record_file = Some("a".into());
     settings.http.keys_file = Some("k".into());
     settings.http.tls_cert_file = Some("c".into());
     settings.http.tls_key_file = Some("k".into());

@@ -4,6 +4,7 @@ use crate::declare::{Field, SettingsTable, within};
 use crate::engine::EngineSettings;
 use crate::kind::OfKind;
 use crate::listen::is_loopback;
+use crate::mock::MockSettings;
 use crate::{Kind, SettingsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -26,6 +27,8 @@ pub struct ServerSettings {
     pub device: DeviceSettings,
     /// Settings of KV memory.
     pub kv: KvSettings,
+    /// Settings of a mock device, and of the recording of answers for it.
+    pub mock: MockSettings,
     /// Settings of the HTTP server.
     pub http: HttpSettings,
     /// Settings of the engine.
@@ -285,6 +288,7 @@ impl ServerSettings {
         within("model", ModelSettings::fields())
             .chain(within("device", DeviceSettings::fields()))
             .chain(within("kv", KvSettings::fields()))
+            .chain(within("mock", MockSettings::fields()))
             .chain(within("http", HttpSettings::fields()))
             .chain(EngineSettings::fields())
             .collect()
@@ -300,6 +304,7 @@ impl ServerSettings {
             ("model", self.model.check_ranges()),
             ("device", self.device.check_ranges()),
             ("kv", self.kv.check_ranges()),
+            ("mock", self.mock.check_ranges()),
             ("http", self.http.check_ranges()),
         ] {
             checked.map_err(|error| error.within(table))?;
@@ -310,6 +315,7 @@ impl ServerSettings {
                 why: "must be a multiple of 8, the width of the vector kernels",
             });
         }
+        self.mock.check(&self.device.kind)?;
         check_names(&self.model.served_name)?;
         if self.http.api_keys.iter().any(|key| key.trim().is_empty()) {
             return Err(SettingsError::Conflict {

@@ -8,6 +8,7 @@ use crate::control::{Audit, LatestDocument, LatestRows, Recorded, Traces};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
+use crate::replies::Recorder;
 use crate::standing::Standings;
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
@@ -40,6 +41,8 @@ pub(crate) struct App {
     /// What the server was when its recording began.
     pub(crate) recorded: Recorded,
     pub(crate) traces: Traces,
+    /// Recorder of answers, if the settings ask for one.
+    pub(crate) recorder: Option<Arc<Recorder>>,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
     draining: OnceLock<Timestamp>,
@@ -92,6 +95,7 @@ impl App {
     /// Makes the state of a server whose engine will have `places` places.
     pub(crate) fn new(
         (http, keys): (HttpSettings, Keys),
+        recorder: Option<Recorder>,
         places: u32,
         clock: Clock,
         metrics: Exporter,
@@ -111,6 +115,7 @@ impl App {
             meters,
             recorded: Recorded::default(),
             traces: Traces::default(),
+            recorder: recorder.map(Arc::new),
             serving: OnceLock::new(),
             draining: OnceLock::new(),
             drain_asked: watch::Sender::new(None),

@@ -25,6 +25,9 @@ pub enum BootError {
     /// A file of the server's certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] crate::http::TlsError),
+    /// The server's answers cannot be recorded.
+    #[error(transparent)]
+    Record(#[from] crate::replies::RecordError),
     /// The operating system refused to create a thread, a signal handler or another resource.
     #[error("cannot start {what}: {source}")]
     System {

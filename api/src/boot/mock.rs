@@ -2,9 +2,12 @@
 
 use crate::boot::BootError;
 use crate::boot::model::Loaded;
+use crate::replies::Replies;
 use crate::text::Text;
+use std::path::Path;
+use std::sync::Arc;
 use tiercel_config::{KvSettings, ServerSettings};
-use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams};
+use tiercel_device::{Clock, MockDevice, MockFaults, MockOptions, MockProfile, SamplingParams};
 
 /// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Memory sizes in
 /// the settings replace those of the profile, and `max_model_len` can only shorten the profile's context; a setting of
@@ -19,8 +22,7 @@ pub(crate) fn open(
             "the mock device mock:{profile} cannot run a model, such as {model}; leave out --model"
         )));
     }
-    let profile =
-        MockProfile::named(profile).map_err(|error| BootError::Device(error.to_string()))?;
+    let profile = MockProfile::named(profile).map_err(refused)?;
     let block_size = settings.kv.block_size;
     if block_size != profile.block_size && block_size != KvSettings::default().block_size {
         return Err(BootError::Device(format!(
@@ -44,8 +46,31 @@ pub(crate) fn open(
     if settings.model.max_model_len > 0 {
         options.max_model_len = options.max_model_len.min(settings.model.max_model_len);
     }
-    tracing::warn!(device = name, "serving a mock device, which returns made-up text");
-    let text = Text::of_bytes();
+    if let Some(path) = &settings.mock.faults_file {
+        options.faults = MockFaults::from_file(Path::new(path)).map_err(refused)?;
+    }
+    let text = match &settings.mock.replies_file {
+        Some(path) => {
+            let replies = Arc::new(Replies::read(Path::new(path)).map_err(refused)?);
+            let vocabulary = replies.vocabulary();
+            options.vocab_size = options.vocab_size.max(vocabulary.len());
+            tracing::warn!(
+                device = name,
+                replies = replies.len(),
+                "serving a mock device, which returns the replies of {path}, and made-up text for other prompts"
+            );
+            options.script = Some(replies);
+            Text::of_mock(vocabulary)
+        }
+        None => {
+            tracing::warn!(device = name, "serving a mock device, which returns made-up text");
+            Text::of_mock(Arc::default())
+        }
+    };
     let sampling = SamplingParams::default();
     Ok(Loaded { device: MockDevice::open(options), text, name, hash, sampling })
+}
+
+fn refused(error: impl std::fmt::Display) -> BootError {
+    BootError::Device(error.to_string())
 }

@@ -7,11 +7,13 @@ use crate::boot::{
     App, BootError, Serving, control, draining, fingerprint, greeting, mock, signals,
 };
 use crate::http::{self, Certificate, Keys, Surface};
+use crate::replies::Recorder;
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
 use futures_util::future::{Either, select};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
@@ -37,6 +39,8 @@ pub(crate) struct Bound {
     certificate: Option<Arc<Certificate>>,
     /// Socket of the control API; `None` if the server has none.
     control: Option<TcpListener>,
+    /// Recorder of answers, if the settings ask for one.
+    recorder: Option<Recorder>,
 }
 
 impl Bound {
@@ -49,7 +53,9 @@ impl Bound {
         let address = listener.local_addr().map_err(refused)?;
         let control = control::bind(&settings.http.control_listen, address)?;
         let exporter = Exporter::install()?;
-        Ok(Bound { settings, listener, address, exporter, keys, certificate, control })
+        let record_file = settings.mock.record_file.as_deref().map(Path::new);
+        let recorder = record_file.map(Recorder::create).transpose()?;
+        Ok(Bound { settings, listener, address, exporter, keys, certificate, control, recorder })
     }
 
     /// Returns the address of the control API, if the server has one.
@@ -70,12 +76,12 @@ impl Bound {
         ready: impl FnOnce(EngineHandle),
     ) -> Result<(), BootError> {
         let control_address = self.control_address();
-        let Bound { settings, listener, address, exporter, keys, certificate, control: operators } =
-            self;
+        let Bound { settings, listener, address, exporter, keys, certificate, .. } = self;
+        let (operators, recorder) = (self.control, self.recorder);
         let clock = Clock::wall();
         let places = settings.engine.admission.max_requests;
         let of_http = (settings.http.clone(), keys);
-        let app = Data::new(App::new(of_http, places, clock.clone(), exporter));
+        let app = Data::new(App::new(of_http, recorder, places, clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
         let serve = |listener, surface| {
             http::server(listener, app.clone(), surface, certificate.clone(), stall_timeout_ms)

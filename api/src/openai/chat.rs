@@ -10,6 +10,7 @@ use crate::openai::request::{Common, ModelFacts, chat_logprobs};
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
+use crate::replies::Question;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
@@ -33,6 +34,11 @@ pub(crate) async fn chat(
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
+    let listener = app.recorder.as_ref().map(|recorder| {
+        let pairs: Vec<_> =
+            chat.messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
+        recorder.listen(Question::of(&pairs))
+    });
     let prompt = serving.tokenize_chat(chat.common.tier, chat.messages, true).await?;
     let job = Job {
         style: Style::Chat,
@@ -44,6 +50,7 @@ pub(crate) async fn chat(
         caller,
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
+        listener,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }

@@ -1,6 +1,7 @@
 //! One choice of an answer while it is generated: turns its tokens into text, log-probabilities and a finish reason.
 
 use crate::http::{ApiError, Record};
+use crate::replies::{Finish as RecordedFinish, Listener};
 use crate::text::{StreamDecoder, Text};
 use actix_web::http::StatusCode;
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
@@ -70,12 +71,15 @@ pub(crate) struct Choice {
     /// Number of characters of the choice decoded so far, including those held back for stop strings.
     decoded: usize,
     record: Rc<Record>,
+    /// Listens to the choice if answers are recorded.
+    listener: Option<Listener>,
 }
 
 enum Step {
     Event(Event),
-    /// A stop string is complete in the choice's text.
-    Stopped,
+    /// The choice is complete before its sequence has ended: a stop string is complete in its text, or a token cuts it
+    /// off.
+    Ended(FinishReason),
 }
 
 impl Choice {
@@ -97,7 +101,13 @@ impl Choice {
             generated: 0,
             decoded: 0,
             record,
+            listener: None,
         }
+    }
+
+    /// Lets a recorder of answers listen to the choice.
+    pub(crate) fn heard_by(&mut self, listener: Option<Listener>) {
+        self.listener = listener;
     }
 
     /// Returns the id of the choice's sequence.
@@ -117,7 +127,7 @@ impl Choice {
             let index = choice.index;
             let event = match choice.next().await {
                 Step::Event(event) => event,
-                Step::Stopped => return Some(((index, choice.stopped().await), None)),
+                Step::Ended(reason) => return Some(((index, choice.ended(reason).await), None)),
             };
             let rest = matches!(event, Event::Delta(_)).then_some(choice);
             Some(((index, event), rest))
@@ -128,9 +138,12 @@ impl Choice {
     async fn next(&mut self) -> Step {
         loop {
             match self.tokens.next().await {
+                Some(StreamEvent::Token { token, .. }) if self.text.cuts(token) => {
+                    return Step::Ended(FinishReason::Length);
+                }
                 Some(StreamEvent::Token { token, logprobs }) => {
                     if self.token(token, logprobs) {
-                        return Step::Stopped;
+                        return Step::Ended(FinishReason::Stop);
                     }
                     if !self.pending.text.is_empty() {
                         return Step::Event(Event::Delta(self.take_pending()));
@@ -178,10 +191,16 @@ impl Choice {
         self.push(&text)
     }
 
-    /// Ends a choice at a stop string and tells the engine to stop its sequence. The choice's output is complete,
-    /// whatever becomes of the sequence.
-    async fn stopped(mut self) -> Event {
-        let mut finish = self.finish(FinishReason::Stop, 0);
+    /// Ends a choice at a stop string, or where a token cuts it off, and tells the engine to stop its sequence. The
+    /// choice's output is complete, whatever becomes of the sequence.
+    async fn ended(mut self, reason: FinishReason) -> Event {
+        if reason == FinishReason::Length {
+            let rest = self.decoder.finish();
+            if !self.push(&rest) {
+                self.pending.text.push_str(&self.stops.finish());
+            }
+        }
+        let mut finish = self.finish(reason, 0);
         if let Some(usage) = self.tokens.stop().await
             && self.first
         {
@@ -193,6 +212,9 @@ impl Choice {
 
     /// Adds decoded text to the choice; returns true if the text completes a stop string.
     fn push(&mut self, text: &str) -> bool {
+        if let Some(listener) = &mut self.listener {
+            listener.push(text);
+        }
         let outcome = self.stops.push(text);
         self.pending.text.push_str(&outcome.text);
         outcome.stopped.is_some()
@@ -203,6 +225,12 @@ impl Choice {
     }
 
     fn finish(&mut self, reason: FinishReason, cached_tokens: u32) -> Finish {
+        if let Some(listener) = self.listener.take() {
+            listener.finish(match reason {
+                FinishReason::Stop => RecordedFinish::Stop,
+                FinishReason::Length => RecordedFinish::Length,
+            });
+        }
         Finish {
             delta: self.take_pending(),
             reason: match reason {

@@ -9,6 +9,7 @@ use crate::openai::request::{Common, MAX_CHOICES, ModelFacts, text_logprobs, tok
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
+use crate::replies::Question;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
@@ -35,6 +36,10 @@ pub(crate) async fn completions(
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(text.common.model.as_deref())?.to_owned();
+    let listener = match (&app.recorder, text.prompts.as_slice()) {
+        (Some(recorder), [Prompt::Text(text)]) => Some(recorder.listen(Question::of_text(text))),
+        _ => None,
+    };
     let mut prompts = Vec::with_capacity(text.prompts.len());
     for prompt in text.prompts {
         prompts.push(match prompt {
@@ -52,6 +57,7 @@ pub(crate) async fn completions(
         caller,
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
+        listener,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }

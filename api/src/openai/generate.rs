@@ -8,6 +8,7 @@ use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
 use crate::openai::sse::{self, Comments};
+use crate::replies::Listener;
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
@@ -34,6 +35,8 @@ pub(crate) struct Job {
     pub(crate) request_id: Arc<str>,
     /// Whether the client says that this request is a retry of a refused one.
     pub(crate) returning: bool,
+    /// Listens to the first choice if answers are recorded.
+    pub(crate) listener: Option<Listener>,
 }
 
 /// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
@@ -89,7 +92,10 @@ async fn run(
         job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
     }
     record.submitted(&id, prompt_tokens, count as u32);
-    let choices = submit(serving, &job, &limits, (&id, &record)).await?;
+    let mut choices = submit(serving, &job, &limits, (&id, &record)).await?;
+    if let Some(first) = choices.first_mut() {
+        first.heard_by(job.listener.take());
+    }
     metered.accepted(record.clone());
     let listed = app.live.enter(LiveRequest {
         id: id.clone(),

@@ -1,10 +1,15 @@
 //! Converts text to tokens and back, with a model's tokenizer or the mock device's vocabulary of bytes.
 
 mod bytes;
+mod pieces;
+
+pub(crate) use bytes::{Message, Vocabulary};
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use tiercel_device::TokenId;
-use tiercel_grammar::{TokenText, Vocabulary};
+use tiercel_grammar::TokenText;
+
 use tiercel_model::source::ModelFiles;
 use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError, Utf8Decoder};
@@ -44,7 +49,7 @@ impl From<TemplateError> for TextError {
 }
 
 enum Kind {
-    Bytes,
+    Bytes(Arc<Vocabulary>),
     Model(Box<Model>),
 }
 
@@ -59,10 +64,16 @@ impl Text {
     /// chat template adds.
     pub(crate) const BYTES_MAX: usize = TEXT_BYTES_MAX - TEXT_BYTES_MAX / 32;
 
-    /// Returns the text handling of the mock device, which has no model: a text is encoded as one token per byte. Of the
+    /// Returns the text handling of a mock device without replies: a text is encoded as one token per byte. Of the
     /// tokens that are no bytes, the marks of a chat message have no text, and all others have made-up texts.
+    #[cfg(test)]
     pub(crate) fn of_bytes() -> Text {
-        Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
+        Text::of_mock(Arc::default())
+    }
+
+    /// Returns the text handling of a mock device, which has no model, with the mock device's vocabulary.
+    pub(crate) fn of_mock(vocabulary: Arc<Vocabulary>) -> Text {
+        Text { kind: Kind::Bytes(vocabulary), end_tokens: vec![bytes::END] }
     }
 
     /// Opens a model's tokenizer and chat template. A chat template that cannot be used is no error, because text
@@ -84,7 +95,7 @@ impl Text {
     /// Returns whether conversations can be rendered as prompts, so that chat completions are available.
     pub(crate) fn has_chat(&self) -> bool {
         match &self.kind {
-            Kind::Bytes => true,
+            Kind::Bytes(_) => true,
             Kind::Model(model) => model.template.is_ok(),
         }
     }
@@ -94,11 +105,20 @@ impl Text {
         &self.end_tokens
     }
 
+    /// Whether a token cuts an answer off, so that the answer ends before the token with the finish reason `length`. Only
+    /// a reply of a mock device has such a token.
+    pub(crate) fn cuts(&self, token: TokenId) -> bool {
+        match &self.kind {
+            Kind::Bytes(vocabulary) => vocabulary.cut() == Some(token),
+            Kind::Model(_) => false,
+        }
+    }
+
     /// Tokenizes a text; `special` adds the special tokens that the model expects around a text. Control tokens spelled
     /// in the text, such as `<|im_end|>`, are encoded as such.
     pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
-            Kind::Bytes => Ok(bytes::encode(text)),
+            Kind::Bytes(vocabulary) => Ok(vocabulary.encode(text)),
             Kind::Model(model) => Ok(model.tokenizer.encode(text, special, true)?),
         }
     }
@@ -111,9 +131,9 @@ impl Text {
         open: bool,
     ) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
-            Kind::Bytes => {
+            Kind::Bytes(vocabulary) => {
                 let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
-                Ok(bytes::encode_chat(pairs, open))
+                Ok(vocabulary.encode_chat(pairs, open))
             }
             Kind::Model(model) => {
                 let missing = |why: &String| TextError::Unreadable(why.clone());
@@ -124,13 +144,16 @@ impl Text {
     }
 
     /// Returns the vocabulary of a model with `size` tokens, in the form that grammars need.
-    pub(crate) fn vocabulary(&self, size: u32) -> Vocabulary {
+    pub(crate) fn vocabulary(&self, size: u32) -> tiercel_grammar::Vocabulary {
         match &self.kind {
-            Kind::Bytes => Vocabulary::new(size as usize, &self.end_tokens, bytes::token_text),
+            Kind::Bytes(vocabulary) => {
+                let text = |token| vocabulary.token_text(token);
+                tiercel_grammar::Vocabulary::new(size as usize, &self.end_tokens, text)
+            }
             Kind::Model(model) => {
                 let tokenizer = &model.tokenizer;
                 let size = tokenizer.vocab_size().min(size as usize);
-                Vocabulary::new(size, &self.end_tokens, |id| {
+                tiercel_grammar::Vocabulary::new(size, &self.end_tokens, |id| {
                     let bytes = tokenizer.token_bytes(id).to_vec();
                     match tokenizer.is_special(id) {
                         true => TokenText::Special(bytes),
@@ -144,7 +167,7 @@ impl Text {
     /// Returns the bytes of a token, which may begin or end within a UTF-8 character.
     pub(crate) fn token_bytes(&self, token: TokenId) -> Cow<'_, [u8]> {
         match &self.kind {
-            Kind::Bytes => bytes::token_bytes(token),
+            Kind::Bytes(vocabulary) => vocabulary.token_bytes(token),
             Kind::Model(model) => Cow::Borrowed(model.tokenizer.token_bytes(token)),
         }
     }
@@ -166,7 +189,7 @@ impl Text {
     /// stand for.
     pub(crate) fn longest_token_bytes(&self) -> usize {
         match &self.kind {
-            Kind::Bytes => 1,
+            Kind::Bytes(vocabulary) => vocabulary.longest_token_bytes(),
             Kind::Model(model) => {
                 let ids = 0..model.tokenizer.vocab_size() as TokenId;
                 ids.map(|id| model.tokenizer.token_bytes(id).len()).max().unwrap_or(0)
@@ -177,7 +200,7 @@ impl Text {
     /// Decodes tokens as text, with a model's control tokens spelled out; invalid UTF-8 is replaced by U+FFFD.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
-            Kind::Bytes => {
+            Kind::Bytes(_) => {
                 let mut decoder = self.decoder();
                 let text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
                 text + &decoder.finish()
@@ -189,7 +212,9 @@ impl Text {
     /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens.
     pub(crate) fn decoder(&self) -> StreamDecoder {
         match &self.kind {
-            Kind::Bytes => StreamDecoder::Bytes(Utf8Decoder::default()),
+            Kind::Bytes(vocabulary) => {
+                StreamDecoder::Bytes(vocabulary.clone(), Utf8Decoder::default())
+            }
             Kind::Model(model) => StreamDecoder::Model(model.tokenizer.stream_decoder(true)),
         }
     }
@@ -197,16 +222,16 @@ impl Text {
 
 /// Streaming decoder: turns tokens into text one by one, and never returns part of a character.
 pub(crate) enum StreamDecoder {
-    Bytes(Utf8Decoder),
+    Bytes(Arc<Vocabulary>, Utf8Decoder),
     Model(tokenizer::StreamDecoder),
 }
 
 impl StreamDecoder {
     pub(crate) fn push(&mut self, token: TokenId) -> String {
         match self {
-            StreamDecoder::Bytes(decoder) => {
+            StreamDecoder::Bytes(vocabulary, decoder) => {
                 let mut out = String::new();
-                decoder.push_to(&bytes::token_bytes(token), &mut out);
+                decoder.push_to(&vocabulary.token_bytes(token), &mut out);
                 out
             }
             StreamDecoder::Model(decoder) => decoder.push(token),
@@ -215,7 +240,7 @@ impl StreamDecoder {
 
     pub(crate) fn finish(&mut self) -> String {
         match self {
-            StreamDecoder::Bytes(decoder) => decoder.finish(),
+            StreamDecoder::Bytes(_, decoder) => decoder.finish(),
             StreamDecoder::Model(decoder) => decoder.finish(),
         }
     }

@@ -1,0 +1,157 @@
+//! Replies of a mock device: texts that the mock device answers certain prompts with, in place of made-up text.
+
+mod file;
+mod question;
+mod recorder;
+
+use crate::text::{Message, Vocabulary};
+pub(crate) use file::{Finish, RepliesError};
+use file::{Place, Reply, Test};
+pub(crate) use question::Question;
+
+pub(crate) use recorder::{Listener, RecordError, Recorder};
+use std::path::Path;
+use std::sync::Arc;
+use tiercel_device::{MockScript, TokenId};
+
+/// Replies of a mock device, and the vocabulary in which they are encoded.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    vocabulary: Arc<Vocabulary>,
+    /// Replies in the order in which they are tried, each with the tokens of its text and its end.
+    replies: Vec<(Reply, Arc<[TokenId]>)>,
+}
+
+impl Replies {
+    /// Reads the replies from a file.
+    pub(crate) fn read(path: &Path) -> Result<Replies, RepliesError> {
+        Ok(Replies::new(file::read(path)?))
+    }
+
+    fn new(replies: Vec<Reply>) -> Replies {
+        let texts = replies.iter().map(|reply| reply.text.as_str());
+        let vocabulary = Vocabulary::of_replies(texts);
+        let encoded = |reply: Reply| {
+            let tokens = vocabulary.encode_answer(&reply.text, reply.finish == Finish::Length);
+            (reply, tokens.into())
+        };
+        let replies = replies.into_iter().map(encoded).collect();
+        Replies { replies, vocabulary: Arc::new(vocabulary) }
+    }
+
+    /// Returns the vocabulary of a mock device with these replies.
+    pub(crate) fn vocabulary(&self) -> Arc<Vocabulary> {
+        self.vocabulary.clone()
+    }
+
+    /// Returns the number of the replies.
+    pub(crate) fn len(&self) -> usize {
+        self.replies.len()
+    }
+}
+
+impl MockScript for Replies {
+    fn output(&self, prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
+        let asked = Asked::of(&self.vocabulary.messages(prompt));
+        let reply = self.replies.iter().find(|(reply, _)| reply.answers(&asked));
+        reply.map(|(_, tokens)| tokens.clone())
+    }
+}
+
+/// A prompt as replies look at it.
+struct Asked {
+    question: Question,
+    /// All messages, each with its role in a line before it.
+    prompt: String,
+}
+
+impl Asked {
+    fn of(messages: &[Message]) -> Asked {
+        // The last message is the beginning of the answer, unless the prompt is a plain text.
+        let before = match messages.split_last() {
+            Some((last, before)) if last.role == "assistant" && last.text.is_empty() => before,
+            _ => messages,
+        };
+        let pairs: Vec<_> = before.iter().map(|m| (m.role.as_str(), m.text.as_str())).collect();
+        let lines = pairs.iter().map(|(role, text)| format!("{role}\n{text}\n"));
+        Asked { prompt: lines.collect(), question: Question::of(&pairs) }
+    }
+}
+
+impl Reply {
+    fn answers(&self, asked: &Asked) -> bool {
+        let place = match self.place {
+            Place::User => &asked.question.user,
+            Place::Prompt => &asked.prompt,
+        };
+        self.turn.is_none_or(|turn| turn == asked.question.turn)
+            && match &self.test {
+                Test::Any => true,
+                Test::Exact(text) => text == place,
+                Test::Contains(part) => place.contains(part),
+                Test::Regex(regex) => regex.is_match(place),
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn replies(text: &str) -> Replies {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        Replies::read(file.path()).unwrap()
+    }
+
+    fn answer(replies: &Replies, conversation: &[(&str, &str)]) -> Option<String> {
+        let vocabulary = replies.vocabulary();
+        let prompt = vocabulary.encode_chat(conversation.iter().copied(), true);
+        let tokens = replies.output(&prompt)?;
+        let bytes: Vec<u8> =
+            tokens.iter().flat_map(|token| vocabulary.token_bytes(*token).into_owned()).collect();
+        Some(String::from_utf8(bytes).unwrap())
+    }
+
+    const FILE: &str = "\
+        [[reply]]\nexact = 'Hi'\ntext = 'exact'\n\
+        [[reply]]\ncontains = 'weather'\nturn = 1\ntext = 'call'\n\
+        [[reply]]\ncontains = 'weather'\nturn = 2\ntext = 'sun'\n\
+        [[reply]]\nregex = '^[0-9]+ü$'\ntext = 'number'\nfinish = 'length'\n\
+        [[reply]]\ncontains = 'system\nBe rude'\nin = 'prompt'\ntext = 'No.'\n";
+
+    #[test]
+    fn the_first_reply_that_fits_answers() {
+        let replies = replies(&FILE.replace("'system\nBe rude'", "\"system\\nBe rude\""));
+        let of = |text: &str| answer(&replies, &[("user", text)]);
+        assert_eq!(of("Hi").as_deref(), Some("exact"));
+        assert_eq!(of("Hi!"), None);
+        assert_eq!(of("the weather?").as_deref(), Some("call"));
+        assert_eq!(of("123ü").as_deref(), Some("number"));
+        assert_eq!(answer(&replies, &[("user", "Hi"), ("assistant", "x"), ("user", "Ho")]), None);
+        let rude = answer(&replies, &[("system", "Be rude."), ("user", "Ho")]);
+        assert_eq!(rude.as_deref(), Some("No."));
+    }
+
+    #[test]
+    fn turns_are_counted_from_the_last_message_of_the_user() {
+        let replies = replies(&FILE.replace("'system\nBe rude'", "'x'"));
+        let asked = ("user", "weather in Paris");
+        let call = ("assistant", "call");
+        let result = ("tool", "21");
+        assert_eq!(answer(&replies, &[asked, call, result]).as_deref(), Some("sun"));
+        assert_eq!(answer(&replies, &[asked, call, result, ("assistant", "sun")]), None);
+        let again = [asked, call, result, ("assistant", "sun"), asked];
+        assert_eq!(answer(&replies, &again).as_deref(), Some("call"));
+    }
+
+    #[test]
+    fn a_plain_prompt_is_matched_as_the_users_text() {
+        let replies = replies("[[reply]]\nexact = 'Once upon'\ntext = ' a time'\n");
+        let prompt = replies.vocabulary().encode("Once upon");
+        assert!(replies.output(&prompt).is_some());
+        assert!(replies.output(&prompt[1..]).is_none());
+        assert!(replies.output(&[0]).is_none(), "the warm-up request");
+    }
+}

@@ -1,0 +1,48 @@
+//! What a conversation asks for: the user's last message, and how many answers have followed it.
+
+/// What a conversation asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// Text of the user's last message; empty if there is none.
+    pub(crate) user: String,
+    /// Number of the answer that is asked for, counted from 1 on since the user's last message. Answers that call tools
+    /// count.
+    pub(crate) turn: u32,
+}
+
+impl Question {
+    /// Returns what a conversation asks for; its messages are pairs of role and text.
+    pub(crate) fn of(messages: &[(&str, &str)]) -> Question {
+        let last = messages.iter().rposition(|(role, _)| *role == "user");
+        let after = &messages[last.map_or(0, |last| last + 1)..];
+        let answers = after.iter().filter(|(role, _)| *role == "assistant").count();
+        Question {
+            user: last.map_or_else(String::new, |last| messages[last].1.to_owned()),
+            turn: answers as u32 + 1,
+        }
+    }
+
+    /// Returns what a plain text asks for.
+    pub(crate) fn of_text(text: &str) -> Question {
+        Question { user: text.to_owned(), turn: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_count_from_the_users_last_message_on() {
+        let of = |messages: &[(&str, &str)]| {
+            let Question { user, turn } = Question::of(messages);
+            (user, turn)
+        };
+        let (user, call, result) = (("user", "Hi"), ("assistant", ""), ("tool", "21"));
+        assert_eq!(of(&[("system", "x"), user]), ("Hi".to_owned(), 1));
+        assert_eq!(of(&[user, call, result]), ("Hi".to_owned(), 2));
+        assert_eq!(of(&[user, call, result, call, result, result]), ("Hi".to_owned(), 3));
+        assert_eq!(of(&[user, call, ("user", "Ho")]), ("Ho".to_owned(), 1));
+        assert_eq!(of(&[call]), (String::new(), 2));
+    }
+}
