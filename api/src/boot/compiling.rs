@@ -130,9 +130,9 @@ fn compile(
 impl NotCompiled {
     fn into_error(self, param: &str) -> ApiError {
         match self {
-            NotCompiled::Refused(error @ GrammarError::Unsupported { .. }) => {
-                ApiError::unsupported(param, format!("'{param}': {error}"))
-            }
+            NotCompiled::Refused(
+                error @ (GrammarError::Unsupported { .. } | GrammarError::NotSupported(_)),
+            ) => ApiError::unsupported(param, format!("'{param}': {error}")),
             NotCompiled::Refused(error) => ApiError::param(param, format!("'{param}': {error}")),
             NotCompiled::Slow => {
                 let seconds = COMPILE_US / 1_000_000;

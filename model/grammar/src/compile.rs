@@ -137,6 +137,17 @@ fn guarded<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, Gram
 const LIMIT_WORDS: [&str; 6] =
     ["too large", "too complex", "too many", "too deep", "fuel", "stack level exceeded"];
 
+/// Words in messages of the parser about features that it does not have.
+const MISSING_WORDS: [&str; 7] = [
+    "not supported",
+    "only supported",
+    "unimplemented",
+    "not disjoint",
+    "are disjoint",
+    "retrieving it failed",
+    "unknown format",
+];
+
 /// Returns the error for a message of the parser.
 fn classify(message: &str) -> GrammarError {
     let reason = short(message);
@@ -145,6 +156,14 @@ fn classify(message: &str) -> GrammarError {
         GrammarError::Failed(reason)
     } else if lower.contains("unsatisfiable") || lower.contains("noextension") {
         GrammarError::Unsatisfiable(reason)
+    } else if message.contains("oneOf constraints are not supported") {
+        GrammarError::Unsupported {
+            at: "the JSON schema".to_owned(),
+            feature: "a 'oneOf' of which several options may hold".to_owned(),
+            instead: "use 'anyOf', or give the options different values of a required property",
+        }
+    } else if MISSING_WORDS.iter().any(|word| lower.contains(word)) {
+        GrammarError::NotSupported(reason)
     } else if LIMIT_WORDS.iter().any(|word| lower.contains(word)) {
         GrammarError::TooComplex(reason)
     } else {

@@ -25,6 +25,9 @@ pub enum GrammarError {
         /// Advice on what to use instead; may be empty.
         instead: &'static str,
     },
+    /// The source needs what the parser does not have. Holds the parser's reason.
+    #[error("this is not supported: {0}")]
+    NotSupported(String),
     /// The source is not valid. Holds the place and the reason.
     #[error("{0}")]
     Invalid(String),

@@ -166,8 +166,10 @@ impl Walk<'_> {
     }
 
     fn map(&mut self, map: &mut Map<String, Value>, at: &str) -> Result<(), GrammarError> {
-        map.iter_mut()
-            .try_for_each(|(name, schema)| self.schema(schema, &format!("{at}/{}", escaped(name))))
+        map.iter_mut().try_for_each(|(name, schema)| {
+            printable(name, at)?;
+            self.schema(schema, &format!("{at}/{}", escaped(name)))
+        })
     }
 
     fn list(&mut self, list: &mut [Value], at: &str) -> Result<(), GrammarError> {
@@ -250,9 +252,19 @@ fn number(keyword: &str, value: &Value, at: &str) -> Result<(), GrammarError> {
     }
 }
 
-/// Checks that the parser can hold every number of a value exactly.
+/// Checks that no text holds a control character that has no short escape: outputs have no `\u` escapes.
+fn printable(text: &str, at: &str) -> Result<(), GrammarError> {
+    let short = |c: char| matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}');
+    match text.chars().any(|c| c.is_ascii_control() && !short(c)) {
+        true => Err(GrammarError::unsupported(at, "a control character")),
+        false => Ok(()),
+    }
+}
+
+/// Checks that the parser can hold every number and text of a value exactly.
 fn exact(value: &Value, at: &str) -> Result<(), GrammarError> {
     match value {
+        Value::String(text) => printable(text, at),
         Value::Number(number) => {
             let magnitude = number.as_u64().or(number.as_i64().map(i64::unsigned_abs));
             let large = magnitude.is_some_and(|magnitude| magnitude > EXACT_MAX)
@@ -263,14 +275,16 @@ fn exact(value: &Value, at: &str) -> Result<(), GrammarError> {
             }
         }
         Value::Array(items) => items.iter().try_for_each(|item| exact(item, at)),
-        Value::Object(fields) => fields.values().try_for_each(|field| exact(field, at)),
+        Value::Object(fields) => fields
+            .iter()
+            .try_for_each(|(name, field)| printable(name, at).and_then(|()| exact(field, at))),
         _ => Ok(()),
     }
 }
 
 fn members(values: &[Value], at: &str) -> Result<(), GrammarError> {
     if values.is_empty() {
-        return Err(wrong(at, "an array with at least one value"));
+        return Err(GrammarError::Unsatisfiable(format!("{at} has no value")));
     }
     if values.len() > ENUM_MAX {
         let (what, unit) = ("an 'enum' of the JSON schema", "members");
@@ -295,7 +309,7 @@ fn kind(value: &Value, at: &str) -> Result<(), GrammarError> {
 
 fn strings(value: &Value, at: &str) -> Result<(), GrammarError> {
     match value {
-        Value::Array(items) if items.iter().all(Value::is_string) => Ok(()),
+        Value::Array(items) if items.iter().all(Value::is_string) => exact(value, at),
         // In draft 3, which nobody follows any more, `required` is a flag.
         _ => Err(wrong(at, "an array of strings")),
     }
@@ -338,6 +352,10 @@ mod tests {
             (json!({"enum": [1, {"a": 9007199254740993_u64}]}), "#/enum/1: a number beyond 2^53"),
             (json!({"minimum": -1e300}), "#/minimum"),
             (json!({"anyOf": []}), "#/anyOf"),
+            (json!({"enum": []}), "#/enum has no value"),
+            (json!({"const": {"a": ["\u{1}"]}}), "#/const: a control character"),
+            (json!({"properties": {"\u{7f}": {}}}), "#/properties: a control character"),
+            (json!({"required": ["\0"]}), "#/required: a control character"),
             (json!({"type": "any"}), "#/type must be one of"),
             (json!({"required": true}), "#/required must be an array of strings"),
             (json!({"maxLength": 1.5}), "#/maxLength"),

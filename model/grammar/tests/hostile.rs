@@ -1,0 +1,248 @@
+//! Sources that explode, recurse, are huge, never end or backtrack: each compiles or is refused within bounds of memory, and
+//! an output that follows it ends or goes on, without a panic.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+mod common;
+
+use common::{grammars, random_output};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::sync::mpsc;
+use std::time::Duration;
+use tiercel_grammar::{STACK_BYTES, Source};
+
+/// Longest time for one source before the test takes it for a hang, s.
+const HANG_S: u64 = 120;
+/// Most memory of the whole test process, KiB.
+const MEMORY_MAX_KIB: u64 = 3 << 20;
+/// Most tokens of an output.
+const TOKENS: usize = 60;
+
+fn regexes() -> Vec<(String, Source)> {
+    let alternatives: Vec<String> = (0..8000).map(|n| format!("{n:06}")).collect();
+    let list = [
+        "(a+)+b".to_owned(),
+        "(a|a)*b".into(),
+        "(a*)*(b*)*c".into(),
+        "(x|xx|xxx|xxxx)*y".into(),
+        "(a?){500}a{500}".into(),
+        "(a{1000}){1000}".into(),
+        "((((a{30}){30}){30}){30}){30}".into(),
+        "a{100000}".into(),
+        "(.*a){60}".into(),
+        "(.|\\n)*x(.|\\n){300}".into(),
+        "[ab]*a[ab]{200}".into(),
+        "(\\w{1,100}){1,100}".into(),
+        "(?i)(\\p{L}{300}\\p{N}{300})+".into(),
+        "(?s:.*)(?s:.*)(?s:.*)(?s:.*)(?s:.*)z".into(),
+        alternatives.join("|"),
+        "a".repeat(60_000),
+        format!("{}a{}", "(".repeat(99), ")*".repeat(99)),
+        "[a-z]*".repeat(3000),
+        "(a|b|c|d)?".repeat(3000),
+        "\\PN{1,1000}".into(),
+        "[^\\x00-\\x{10FFFF}]".into(),
+        "x*".into(),
+    ];
+    list.into_iter()
+        .enumerate()
+        .map(|(n, regex)| (format!("regex {n}"), Source::Regex(regex)))
+        .collect()
+}
+
+/// Returns rules `name0: body(1)`, `name1: body(2)` and so on; the last rule is `"a"`.
+fn rules(count: usize, name: &str, body: impl Fn(&str) -> String) -> String {
+    let mut grammar = format!("start: {name}0\n");
+    for n in 0..count {
+        let _ = writeln!(grammar, "{name}{n}: {}", body(&format!("{name}{}", n + 1)));
+    }
+    grammar + &format!("{name}{count}: \"a\"\n")
+}
+
+fn larks() -> Vec<(String, Source)> {
+    let many: String = (0..6000).map(|n| format!("| \"{n}\" ")).collect();
+    let nested = |n: usize| format!("start: {}\"a\"{}", "(".repeat(n), ")*".repeat(n));
+    let list = [
+        "start: start \"a\" | \"a\"".to_owned(),
+        "start: \"a\" start | \"a\"".into(),
+        "start: a\na: b\nb: a".into(),
+        "start: start".into(),
+        "start: start start | \"a\" |".into(),
+        "start: (a | b)*\na: (b | )*\nb: (a | )*".into(),
+        "start: s\ns: s s s | s s | \"a\" | \"aa\" | \"aaa\"".into(),
+        rules(40, "r", |next| format!("{next} {next}")),
+        rules(40, "T", |next| format!("{next} {next}")),
+        rules(40, "T", |next| format!("({next} | {next})*")),
+        rules(4000, "r", |next| next.to_owned()),
+        rules(4000, "T", |next| next.to_owned()),
+        rules(2000, "r", |next| format!("\"(\" {next} \")\"")),
+        format!("start: \"x\" {many}"),
+        nested(28),
+        nested(5000),
+        "start: /a/{1,1000000}".into(),
+        "start: ((\"a\"{1000}){1000}){1000}".into(),
+        "start: T\nT: ((\"a\"{1000}){1000}){1000}".into(),
+        "start: T\nT: /(.*a){20}/ & /(.*b){20}/ & /(.*c){20}/ & ~/(.*d){20}/".into(),
+        "%ignore /(.|\\n)*/\nstart: \"a\" \"b\"".into(),
+        "start: A B C D\nA: /.*/\nB: /.*/\nC: /.*/\nD: /.*/".into(),
+        "start: T\nT: T \"a\"".into(),
+        "start: a[lazy] \"b\"\na[lazy]: /(.|\\n)*/".into(),
+        "start: <[0-256]>*".into(),
+        "start: <[*]> <|end|> <|unknown|>".into(),
+        "start: @other".into(),
+        "start: %json {\"$ref\": \"#\"}".into(),
+        "start: %lark { start: %lark { start: \"a\" } }".into(),
+        "".into(),
+        "\u{0}\u{1}\u{2}".into(),
+        "start: \"".into(),
+        "x".repeat(60_000),
+    ];
+    list.into_iter()
+        .enumerate()
+        .map(|(n, lark)| (format!("lark {n}"), Source::Lark(lark)))
+        .collect()
+}
+
+fn gbnfs() -> Vec<(String, Source)> {
+    let chain: String = (0..3000).map(|n| format!("r{n} ::= r{}\n", n + 1)).collect();
+    let list = [
+        "root ::= root".to_owned(),
+        "root ::= root root | \"a\" | ".into(),
+        "root ::= ((\"a\"{9999}){9999}){9999}".into(),
+        "root ::= [^\\n]* [^\\n]* [^\\n]* \"x\"".into(),
+        format!("root ::= r0\n{chain}r3000 ::= \"a\""),
+        "root ::= x* y*\nx ::= y*\ny ::= \"\" | root".into(),
+    ];
+    list.into_iter()
+        .enumerate()
+        .map(|(n, gbnf)| (format!("gbnf {n}"), Source::Gbnf(gbnf)))
+        .collect()
+}
+
+/// Returns a schema whose definitions are `d0` to `dN`, each made from a reference to the next one.
+fn chain(count: usize, body: impl Fn(Value) -> Value) -> Value {
+    let mut definitions: Map<String, Value> = (0..count)
+        .map(|n| (format!("d{n}"), body(json!({"$ref": format!("#/$defs/d{}", n + 1)}))))
+        .collect();
+    definitions.insert(format!("d{count}"), json!({"type": "null"}));
+    json!({"$defs": definitions, "$ref": "#/$defs/d0"})
+}
+
+fn schemas() -> Vec<(String, Source)> {
+    let names = |count: usize| (0..count).map(|n| format!("p{n}")).collect::<Vec<_>>();
+    let properties = |count: usize, schema: Value| -> Value {
+        names(count).into_iter().map(|name| (name, schema.clone())).collect::<Map<_, _>>().into()
+    };
+    let two = json!({"anyOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "string"}}}]});
+    let mut deep = json!({"type": "null"});
+    for _ in 0..30 {
+        deep = json!({"anyOf": [deep.clone(), {"items": deep}]});
+        if deep.to_string().len() > 100_000 {
+            break;
+        }
+    }
+    let consts: Vec<Value> = (0..4000).map(|n| json!({"const": format!("value {n}")})).collect();
+    let patterns: Vec<Value> =
+        (0..60).map(|n| json!({"pattern": format!("(.*{n}){{10}}")})).collect();
+    let list = [
+        json!({"$ref": "#"}),
+        json!({"allOf": [{"$ref": "#"}]}),
+        json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+        json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+        chain(5000, |next| next),
+        chain(3000, |next| json!({"items": next, "type": "array"})),
+        chain(
+            40,
+            |next| json!({"type": "array", "prefixItems": [next.clone(), next], "items": false, "minItems": 2}),
+        ),
+        chain(20, |next| json!({"allOf": [next.clone(), {"anyOf": [next.clone(), next]}]})),
+        json!({"allOf": vec![two; 16]}),
+        deep,
+        json!({"enum": (0..4900).map(|n| format!("member {n} of an enum that is long")).collect::<Vec<_>>()}),
+        json!({"anyOf": consts.clone()}),
+        json!({"oneOf": consts}),
+        json!({"type": "object", "properties": properties(3000, json!({"type": "integer"}))}),
+        json!({"type": "object", "properties": properties(2000, json!({})), "required": names(2000)}),
+        json!({"type": "object", "properties": properties(500, two_levels())}),
+        json!({"type": "string", "maxLength": 900_000_000}),
+        json!({"type": "string", "minLength": 900_000}),
+        json!({"type": "array", "minItems": 900_000_000, "items": {"type": "integer"}}),
+        json!({"type": "array", "maxItems": 1_000_000, "items": {"type": "array", "maxItems": 1_000_000}}),
+        json!({"type": "string", "pattern": "(.*a){100}(b|.*){100}"}),
+        json!({"type": "string", "allOf": patterns}),
+        json!({"type": "string", "pattern": "[ab]*a[ab]{300}", "maxLength": 1000}),
+        json!({"patternProperties": {"(.*a){20}": {}, "(.*b){20}": {}, "(.*c){20}": {}}}),
+        json!({"type": "number", "multipleOf": 1e-300}),
+        json!({"type": "number", "multipleOf": 1.0000001, "minimum": 0.1234567, "maximum": 987654321.1}),
+        json!({"type": "integer", "multipleOf": 999_999_937}),
+        json!({"type": "integer", "minimum": -9_007_199_254_740_991_i64, "maximum": 9_007_199_254_740_991_i64}),
+        json!({"minLength": 10, "maxLength": 5, "type": "string"}),
+        json!({"not": {}}),
+        json!({"properties": {"a".repeat(60_000): {}}, "additionalProperties": {"type": "null"}}),
+        json!({"$ref": "https://example.com/schema"}),
+        json!({"$ref": "#/properties/~2"}),
+        json!({"$id": "a:\u{0}b", "$ref": "c"}),
+        json!({"type": "string", "format": "x".repeat(60_000)}),
+    ];
+    list.into_iter()
+        .enumerate()
+        .map(|(n, schema)| (format!("schema {n}"), Source::JsonSchema(schema)))
+        .collect()
+}
+
+fn two_levels() -> Value {
+    json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 50}, "b": {"type": "array", "items": {"type": "number"}}}})
+}
+
+/// Returns the most memory that the process has had, KiB.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn hostile_sources_cost_only_themselves() {
+    let sources: Vec<(String, Source)> =
+        [regexes(), larks(), gbnfs(), schemas()].into_iter().flatten().collect();
+    assert!(sources.len() >= 60, "{}", sources.len());
+    let only = std::env::var("HOSTILE").ok();
+    let sources: Vec<_> = sources
+        .into_iter()
+        .filter(|(name, _)| only.as_ref().is_none_or(|only| only == name))
+        .collect();
+    let (told, outcomes) = mpsc::channel();
+    let names: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
+    let work = move || {
+        let grammars = grammars();
+        for (_, source) in sources {
+            let began = std::time::Instant::now();
+            let compiled = grammars.compile(&source);
+            let compile_ms = began.elapsed().as_millis();
+            let outcome = match compiled {
+                Ok(compiled) => {
+                    let (text, ending) = random_output(&*compiled.constraint, 1, TOKENS);
+                    format!("{ending:?} after {} bytes", text.len())
+                }
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(message.len() < 1000, "a long message: {} bytes", message.len());
+                    message
+                }
+            };
+            let all_ms = began.elapsed().as_millis();
+            if told.send(format!("{compile_ms:5} ms, {all_ms:5} ms in all: {outcome}")).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap();
+    for name in names {
+        let outcome = outcomes.recv_timeout(Duration::from_secs(HANG_S));
+        let outcome = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+        println!("{name}: {outcome}");
+        assert!(peak_kib() < MEMORY_MAX_KIB, "{name}: {} KiB", peak_kib());
+    }
+    println!("peak memory: {} MiB", peak_kib() >> 10);
+    thread.join().unwrap();
+}
