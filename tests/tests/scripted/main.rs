@@ -2,11 +2,16 @@
 //! that neither preemption nor faults change it.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+mod faults;
+mod preempted;
+mod recorded;
+
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::Command;
 use tempfile::NamedTempFile;
-use tiercel_tests::{Connection, Program, events};
+use tiercel_config::{DeviceKind, ServerSettings};
+use tiercel_tests::{Connection, Program, TestServer, events};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tiercel-program");
 
@@ -45,6 +50,45 @@ fn toml(text: &str) -> NamedTempFile {
     let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
+}
+
+/// Starts a server in the test's process, on a mock device with these replies.
+fn start(replies: &NamedTempFile, adjust: impl FnOnce(&mut ServerSettings)) -> TestServer {
+    TestServer::mock(|settings| {
+        settings.mock.replies_file = Some(replies.path().to_str().unwrap().to_owned());
+        adjust(settings);
+    })
+}
+
+/// Makes a server slow enough for a test to act between two tokens, with a device pool of 24 blocks of 16 tokens. Returns
+/// the file of the mock device's profile.
+fn slow_and_small(settings: &mut ServerSettings) -> NamedTempFile {
+    let profile = toml(
+        "name = \"small\"\nstep_base_us = 4000.0\ndecode_token_us = 1.0\nprefill_token_us = 1.0\n\
+         kv_token_us = 0.0\nprefill_context_us = 0.0\nprefill_step_us = 0.0\nlink_bytes_per_s = 1e9\n\
+         kv_bytes_per_token = 4000\nblock_size = 16\ndevice_blocks = 24\nhost_blocks = 64\n\
+         vocab_size = 1000\nmax_model_len = 384\nmax_steps_in_flight = 2\n",
+    );
+    settings.device.kind = DeviceKind::Mock(profile.path().to_str().unwrap().to_owned());
+    profile
+}
+
+/// Returns the text pieces of the choices of an event stream, and the finish reason.
+fn streamed(body: &[u8]) -> (Vec<String>, Option<String>) {
+    let (mut pieces, mut finish) = (Vec::new(), None);
+    for event in events(body).iter().filter(|event| *event != "[DONE]") {
+        let choice = &serde_json::from_str::<Value>(event).unwrap()["choices"][0];
+        let piece = choice["delta"]["content"].as_str().unwrap_or_default();
+        if !piece.is_empty() {
+            pieces.push(piece.to_owned());
+        }
+        finish = choice["finish_reason"].as_str().map(str::to_owned).or(finish);
+    }
+    (pieces, finish)
+}
+
+fn asks(question: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": question}]})
 }
 
 fn serve(replies: &NamedTempFile, more: &[&str]) -> Program {
@@ -100,17 +144,11 @@ fn a_reply_is_streamed_in_pieces_like_those_of_models() {
         {"role": "tool", "content": "21"},
     ]});
     let response = Connection::open(server.address()).post("/v1/chat/completions", &body);
-    let chunks = events(&response.body);
-    let pieces: Vec<String> = chunks
-        .iter()
-        .filter_map(|chunk| serde_json::from_str::<Value>(chunk).ok())
-        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
-        .filter(|piece| !piece.is_empty())
-        .collect();
+    let (pieces, finish) = streamed(&response.body);
     assert_eq!(pieces.concat(), "It is 21 °C and sunny ☀️🌦 in Paris.");
     assert_eq!(pieces[..3], ["It", " is", " "]);
     assert!(pieces.iter().all(|piece| piece != "\u{fffd}"), "{pieces:?}");
-    assert!(chunks.iter().any(|chunk| chunk.contains("\"finish_reason\":\"stop\"")), "{chunks:?}");
+    assert_eq!(finish.as_deref(), Some("stop"));
 }
 
 #[test]
