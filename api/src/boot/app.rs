@@ -70,7 +70,7 @@ pub(crate) struct Serving {
     pub(crate) text: Arc<Text>,
     /// Names by which clients may ask for the served model; never empty.
     pub(crate) names: Vec<String>,
-    /// Vocabulary size and default sampling parameters of the model, by which the fields of requests are checked and
+    /// MockVocabulary size and default sampling parameters of the model, by which the fields of requests are checked and
     /// filled in.
     pub(crate) facts: ModelFacts,
     /// System fingerprint, which every answer states.

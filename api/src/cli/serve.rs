@@ -15,6 +15,7 @@ Examples:
   tiercel serve --model ./SmolLM2-135M-Instruct.Q4_1.gguf --threads 2 --kv-cache-mib 1024
   tiercel serve --config tiercel.toml --listen 0.0.0.0:8080 --keys-file keys.toml --access-log
   tiercel serve --model hf:Qwen/Qwen3-0.6B --served-name qwen --served-name gpt-4o-mini
+  tiercel serve --device mock:tiny --replies replies.toml
   TIERCEL_SCHEDULER_POLICY=fcfs tiercel serve --model hf:Qwen/Qwen3-0.6B
 
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\

@@ -18,6 +18,8 @@ pub(crate) const MAX_TEXT_BYTES: usize = 256 << 10;
 pub(crate) const MAX_MATCH_BYTES: usize = 64 << 10;
 /// Longest regular expression, bytes.
 const MAX_REGEX_BYTES: usize = 4096;
+/// Most characters `$` in a text that groups are inserted into, which bounds the length of the answer.
+const MAX_MARKS: usize = 16;
 /// Most memory that a compiled regular expression takes, bytes.
 const MAX_COMPILED_BYTES: usize = 256 << 10;
 
@@ -29,6 +31,8 @@ pub(crate) struct Reply {
     /// Number of the assistant's answer since the user's last message, from 1 on; `None` for any.
     pub(super) turn: Option<u32>,
     pub(super) text: String,
+    /// Whether `$1`, `${name}` and so on in the text stand for what groups of the regular expression matched.
+    pub(super) expand: bool,
     pub(super) finish: Finish,
 }
 
@@ -92,6 +96,8 @@ struct Entry {
     turn: Option<Spanned<u32>>,
     text: Spanned<String>,
     #[serde(default)]
+    expand: bool,
+    #[serde(default)]
     finish: Finish,
 }
 
@@ -150,7 +156,7 @@ fn parse(text: &str) -> Result<Vec<Reply>, Problem> {
 
 impl Entry {
     fn checked(self, at: Range<usize>) -> Result<Reply, Problem> {
-        let Entry { exact, contains, regex, place, turn, text, finish } = self;
+        let Entry { exact, contains, regex, place, turn, text, expand, finish } = self;
         let test = match (exact, contains, regex) {
             (None, None, None) => Test::Any,
             (Some(exact), None, None) => Test::Exact(sized("exact", exact, MAX_MATCH_BYTES)?),
@@ -166,7 +172,20 @@ impl Entry {
             return Err((turn.span(), "turn is 0; allowed: 1 and up".to_owned()));
         }
         let turn = turn.map(Spanned::into_inner);
-        Ok(Reply { test, place, turn, text: sized("text", text, MAX_TEXT_BYTES)?, finish })
+        if expand && !matches!(test, Test::Regex(_)) {
+            return Err((
+                at,
+                "expand needs a regex, whose groups it inserts into the text".to_owned(),
+            ));
+        }
+        let marks = text.get_ref().matches('$').count();
+        if expand && marks > MAX_MARKS {
+            let problem =
+                format!("text has {marks} times a $; allowed with expand are {MAX_MARKS}");
+            return Err((text.span(), problem));
+        }
+        let text = sized("text", text, MAX_TEXT_BYTES)?;
+        Ok(Reply { test, place, turn, text, expand, finish })
     }
 }
 
@@ -239,6 +258,7 @@ mod tests {
                 3,
                 "reply 1 answers every prompt",
             ),
+            ("[[reply]]\nexact = 'a'\ntext = '$1'\nexpand = true", 1, "expand needs a regex"),
             ("[[reply]\ntext = ''", 1, ""),
             ("[[replies]]\ntext = ''", 1, "unknown field `replies`"),
         ] {
@@ -271,6 +291,15 @@ mod tests {
         assert!(parse(&many(MAX_REPLIES)).is_ok());
         let error = problem(&many(MAX_REPLIES + 1));
         assert!(error.contains("line 12289: there are 4097 replies; allowed are 4096"), "{error}");
+        let expanded = |count: usize| {
+            format!("[[reply]]\nregex = 'a'\nexpand = true\ntext = '{}'\n", "$0".repeat(count))
+        };
+        assert!(parse(&expanded(MAX_MARKS)).is_ok());
+        let error = problem(&expanded(MAX_MARKS + 1));
+        assert!(
+            error.contains("line 4: text has 17 times a $; allowed with expand are 16"),
+            "{error}"
+        );
         let comment = "#".repeat(MAX_FILE_BYTES as usize + 1);
         assert!(problem(&comment).contains("more than 16777216 bytes"));
     }

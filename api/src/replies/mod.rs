@@ -4,9 +4,9 @@ mod file;
 mod question;
 mod recorder;
 
-use crate::text::{Message, Vocabulary};
+use crate::text::{Message, MockVocabulary};
 pub(crate) use file::{Finish, RepliesError};
-use file::{Place, Reply, Test};
+use file::{MAX_TEXT_BYTES, Place, Reply, Test};
 pub(crate) use question::Question;
 
 pub(crate) use recorder::{Listener, RecordError, Recorder};
@@ -17,7 +17,7 @@ use tiercel_device::{MockScript, TokenId};
 /// Replies of a mock device, and the vocabulary in which they are encoded.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    vocabulary: Arc<Vocabulary>,
+    vocabulary: Arc<MockVocabulary>,
     /// Replies in the order in which they are tried, each with the tokens of its text and its end.
     replies: Vec<(Reply, Arc<[TokenId]>)>,
 }
@@ -30,7 +30,7 @@ impl Replies {
 
     fn new(replies: Vec<Reply>) -> Replies {
         let texts = replies.iter().map(|reply| reply.text.as_str());
-        let vocabulary = Vocabulary::of_replies(texts);
+        let vocabulary = MockVocabulary::of_replies(texts);
         let encoded = |reply: Reply| {
             let tokens = vocabulary.encode_answer(&reply.text, reply.finish == Finish::Length);
             (reply, tokens.into())
@@ -40,7 +40,7 @@ impl Replies {
     }
 
     /// Returns the vocabulary of a mock device with these replies.
-    pub(crate) fn vocabulary(&self) -> Arc<Vocabulary> {
+    pub(crate) fn vocabulary(&self) -> Arc<MockVocabulary> {
         self.vocabulary.clone()
     }
 
@@ -53,8 +53,15 @@ impl Replies {
 impl MockScript for Replies {
     fn output(&self, prompt: &[TokenId]) -> Option<Arc<[TokenId]>> {
         let asked = Asked::of(&self.vocabulary.messages(prompt));
-        let reply = self.replies.iter().find(|(reply, _)| reply.answers(&asked));
-        reply.map(|(_, tokens)| tokens.clone())
+        let (reply, tokens) = self.replies.iter().find(|(reply, _)| reply.answers(&asked))?;
+        Some(match reply.expanded(&asked) {
+            Some(text) => {
+                let is_cut = reply.finish == Finish::Length || text.len() > MAX_TEXT_BYTES;
+                let end = text.floor_char_boundary(MAX_TEXT_BYTES);
+                self.vocabulary.encode_answer(&text[..end], is_cut).into()
+            }
+            None => tokens.clone(),
+        })
     }
 }
 
@@ -79,11 +86,15 @@ impl Asked {
 }
 
 impl Reply {
-    fn answers(&self, asked: &Asked) -> bool {
-        let place = match self.place {
+    fn place<'a>(&self, asked: &'a Asked) -> &'a str {
+        match self.place {
             Place::User => &asked.question.user,
             Place::Prompt => &asked.prompt,
-        };
+        }
+    }
+
+    fn answers(&self, asked: &Asked) -> bool {
+        let place = self.place(asked);
         self.turn.is_none_or(|turn| turn == asked.question.turn)
             && match &self.test {
                 Test::Any => true,
@@ -91,6 +102,15 @@ impl Reply {
                 Test::Contains(part) => place.contains(part),
                 Test::Regex(regex) => regex.is_match(place),
             }
+    }
+
+    /// Returns the text of the reply with the groups of its regular expression inserted, if the reply asks for that.
+    fn expanded(&self, asked: &Asked) -> Option<String> {
+        let Test::Regex(regex) = &self.test else { return None };
+        let captures = regex.captures(self.place(asked)).filter(|_| self.expand)?;
+        let mut text = String::new();
+        captures.expand(&self.text, &mut text);
+        Some(text)
     }
 }
 
@@ -144,6 +164,21 @@ mod tests {
         assert_eq!(answer(&replies, &[asked, call, result, ("assistant", "sun")]), None);
         let again = [asked, call, result, ("assistant", "sun"), asked];
         assert_eq!(answer(&replies, &again).as_deref(), Some("call"));
+    }
+
+    #[test]
+    fn groups_of_a_regex_are_inserted_and_a_long_text_is_cut_off() {
+        let replies = replies(
+            "[[reply]]\nregex = 'weather in (?<city>\\pL+)'\ntext = '{\"city\": \"${city}\"} $$'\nexpand = true\n\
+             [[reply]]\nregex = '(?s)^echo (.*)'\ntext = '$1'\nexpand = true\n\
+             [[reply]]\nregex = 'plain'\ntext = '$1'\n",
+        );
+        let of = |text: &str| answer(&replies, &[("user", text)]);
+        assert_eq!(of("the weather in Köln?").as_deref(), Some("{\"city\": \"Köln\"} $"));
+        assert_eq!(of("echo a\nb").as_deref(), Some("a\nb"));
+        assert_eq!(of("plain").as_deref(), Some("$1"));
+        let long = of(&format!("echo {}", "ü".repeat(MAX_TEXT_BYTES))).unwrap();
+        assert_eq!(long.len(), MAX_TEXT_BYTES);
     }
 
     #[test]

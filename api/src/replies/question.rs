@@ -11,9 +11,13 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// Returns what a conversation asks for; its messages are pairs of role and text.
+    /// Returns what a conversation asks for; its messages are pairs of role and text. A result of a tool that is spelled
+    /// out as a message of the user is none of the user's messages.
     pub(crate) fn of(messages: &[(&str, &str)]) -> Question {
-        let last = messages.iter().rposition(|(role, _)| *role == "user");
+        let of_user = |message: &(&str, &str)| {
+            message.0 == "user" && !message.1.starts_with("<tool_response>")
+        };
+        let last = messages.iter().rposition(of_user);
         let after = &messages[last.map_or(0, |last| last + 1)..];
         let answers = after.iter().filter(|(role, _)| *role == "assistant").count();
         Question {
@@ -44,5 +48,7 @@ mod tests {
         assert_eq!(of(&[user, call, result, call, result, result]), ("Hi".to_owned(), 3));
         assert_eq!(of(&[user, call, ("user", "Ho")]), ("Ho".to_owned(), 1));
         assert_eq!(of(&[call]), (String::new(), 2));
+        let spelled = ("user", "<tool_response>\n21\n</tool_response>");
+        assert_eq!(of(&[user, call, spelled]), ("Hi".to_owned(), 2));
     }
 }

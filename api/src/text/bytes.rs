@@ -1,4 +1,4 @@
-//! Vocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
+//! MockVocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
 //! chat message. If the mock device has replies, token 258 cuts an answer off, and further tokens are the pieces of the
 //! replies ([`pieces`]). All other tokens have made-up texts.
 
@@ -16,9 +16,9 @@ const FIRST_PIECE: TokenId = 259;
 /// Most pieces that the vocabulary has. Texts with further pieces are encoded as bytes there.
 const MAX_PIECES: usize = 1 << 16;
 
-/// Vocabulary of a mock device.
+/// MockVocabulary of a mock device.
 #[derive(Debug, Default)]
-pub(crate) struct Vocabulary {
+pub(crate) struct MockVocabulary {
     /// Texts of the tokens from [`FIRST_PIECE`] on; empty if the mock device has no replies.
     pieces: Vec<Box<str>>,
     tokens: HashMap<Box<str>, TokenId>,
@@ -31,10 +31,10 @@ pub(crate) struct Message {
     pub(crate) text: String,
 }
 
-impl Vocabulary {
+impl MockVocabulary {
     /// Returns the vocabulary of a mock device with these replies: bytes, and the pieces of the replies.
-    pub(crate) fn of_replies<'a>(replies: impl Iterator<Item = &'a str>) -> Vocabulary {
-        let mut vocabulary = Vocabulary::default();
+    pub(crate) fn of_replies<'a>(replies: impl Iterator<Item = &'a str>) -> MockVocabulary {
+        let mut vocabulary = MockVocabulary::default();
         for piece in MARKS.into_iter().chain(replies.flat_map(pieces)) {
             if vocabulary.pieces.len() == MAX_PIECES {
                 break;
@@ -127,7 +127,7 @@ impl Vocabulary {
         tokens
     }
 
-    /// Returns the messages of a prompt, the reverse of [`Vocabulary::encode_chat`]. A prompt without marks of messages
+    /// Returns the messages of a prompt, the reverse of [`MockVocabulary::encode_chat`]. A prompt without marks of messages
     /// is one message of the user.
     pub(crate) fn messages(&self, prompt: &[TokenId]) -> Vec<Message> {
         if !prompt.contains(&BEGIN) {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_reply_has_one_token_a_piece_and_its_prompt_has_the_same_tokens() {
         let reply = "<tool_call>\n{\"name\": \"get_weather\"}\n</tool_call> 🌦";
-        let vocabulary = Vocabulary::of_replies([reply].into_iter());
+        let vocabulary = MockVocabulary::of_replies([reply].into_iter());
         let tokens = vocabulary.encode_answer(reply, false);
         let texts: Vec<_> = tokens.iter().map(|token| vocabulary.token_bytes(*token)).collect();
         assert_eq!(texts[0].as_ref(), b"<tool_call>");
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_read_back_as_messages() {
-        let vocabulary = Vocabulary::of_replies(["Hello there"].into_iter());
+        let vocabulary = MockVocabulary::of_replies(["Hello there"].into_iter());
         let conversation = [("user", "Hello\nthere ü"), ("tool", ""), ("assistant", "no")];
         let prompt = vocabulary.encode_chat(conversation.into_iter(), true);
         let messages = vocabulary.messages(&prompt);
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn without_replies_tokens_are_bytes_and_made_up_texts() {
-        let vocabulary = Vocabulary::default();
+        let vocabulary = MockVocabulary::default();
         assert_eq!(vocabulary.encode("<think>"), b"<think>".map(TokenId::from));
         assert_eq!(vocabulary.token_bytes(258).as_ref(), b" t258");
         assert_eq!((vocabulary.cut(), vocabulary.longest_token_bytes()), (None, 1));
-        let scripted = Vocabulary::of_replies(["a"].into_iter());
+        let scripted = MockVocabulary::of_replies(["a"].into_iter());
         assert_eq!(scripted.token_bytes(CUT).as_ref(), b"");
         assert_eq!(
             scripted.token_bytes(scripted.len()).as_ref(),

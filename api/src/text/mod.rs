@@ -3,7 +3,7 @@
 mod bytes;
 mod pieces;
 
-pub(crate) use bytes::{Message, Vocabulary};
+pub(crate) use bytes::{Message, MockVocabulary};
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl From<TemplateError> for TextError {
 }
 
 enum Kind {
-    Bytes(Arc<Vocabulary>),
+    Bytes(Arc<MockVocabulary>),
     Model(Box<Model>),
 }
 
@@ -72,7 +72,7 @@ impl Text {
     }
 
     /// Returns the text handling of a mock device, which has no model, with the mock device's vocabulary.
-    pub(crate) fn of_mock(vocabulary: Arc<Vocabulary>) -> Text {
+    pub(crate) fn of_mock(vocabulary: Arc<MockVocabulary>) -> Text {
         Text { kind: Kind::Bytes(vocabulary), end_tokens: vec![bytes::END] }
     }
 
@@ -222,7 +222,7 @@ impl Text {
 
 /// Streaming decoder: turns tokens into text one by one, and never returns part of a character.
 pub(crate) enum StreamDecoder {
-    Bytes(Arc<Vocabulary>, Utf8Decoder),
+    Bytes(Arc<MockVocabulary>, Utf8Decoder),
     Model(tokenizer::StreamDecoder),
 }
 

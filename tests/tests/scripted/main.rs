@@ -152,6 +152,34 @@ fn a_reply_is_streamed_in_pieces_like_those_of_models() {
 }
 
 #[test]
+fn the_shipped_replies_of_each_family_of_models_answer_the_same_questions() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/replies");
+    let mut files = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path().to_str().unwrap().to_owned();
+        let server = TestServer::mock(|settings| settings.mock.replies_file = Some(path.clone()));
+        let (mut questions, mut whole) = (0, String::new());
+        for question in [
+            "What is the weather in Paris?",
+            "What is the weather in Paris and in Rome?",
+            "What is the weather in Kyōto?",
+            "Book a table.",
+            "Why is 7 a prime number?",
+            "Send a broken call.",
+            "Send half a call.",
+        ] {
+            let answer = server.post("/v1/chat/completions", &asks(question)).text();
+            assert!(!answer.contains("I am a mock model."), "{path}: {question}");
+            (questions, whole) = (questions + 1, whole + &answer);
+        }
+        assert_eq!((questions, whole.contains("get_weather")), (7, true), "{path}");
+        files += 1;
+        server.finish();
+    }
+    assert_eq!(files, 6);
+}
+
+#[test]
 fn a_file_that_cannot_be_used_is_an_error_with_its_line() {
     let refused = |args: &[&str]| {
         let output = Command::new(PROGRAM).arg("serve").args(args).output().unwrap();
