@@ -1,23 +1,20 @@
-//! Handle of the engine, through which HTTP workers submit requests, read response streams, cancel, and give operator
-//! commands.
+//! Handle of the engine, through which HTTP workers submit requests and give operator commands.
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    BeginCapture, BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines,
-    GetBlockMap, GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork,
-    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop,
-    StopAdmitting, Submit, TakeSnapshot,
+    BeginCapture, BlocksMapped, Command, Consider, Displace, Drain, FoundTimelines, GetBlockMap,
+    GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
+    PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, StopAdmitting, Submit,
+    TakeSnapshot,
 };
 use crate::recording::{Origin, Recorder, Unanswered};
-use crate::request::{
-    Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage, Work,
-};
+use crate::request::{Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, Work};
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
 use crate::timeline::Timeline;
+use crate::token_stream::TokenStream;
 use crate::trace::{ActiveCapture, CaptureBusy};
 use crate::wiring::{Actors, Facts};
-use actix::Recipient;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tiercel_config::EngineSettings;
@@ -46,58 +43,6 @@ struct Shared {
     /// Number of captures that were asked for.
     captures: AtomicU64,
     recorder: Arc<Recorder>,
-}
-
-/// Response stream of an accepted sequence. Dropping it cancels the sequence, whatever its phase is.
-pub struct TokenStream {
-    seq: SeqId,
-    tier: Tier,
-    events: mpsc::Receiver<StreamEvent>,
-    recorder: Arc<Recorder>,
-    stop: Recipient<Stop>,
-    cancel: Recipient<Cancel>,
-}
-
-impl TokenStream {
-    /// Returns the id of the stream's sequence.
-    pub fn seq(&self) -> SeqId {
-        self.seq
-    }
-
-    /// Returns the tier in which the stream's sequence was accepted.
-    pub fn tier(&self) -> Tier {
-        self.tier
-    }
-
-    /// Ends the sequence as complete when the HTTP server finds the end of its output, such as a stop string. Returns
-    /// the token counts of the request, which include output tokens that nobody read; `None` if the sequence had failed
-    /// or the engine stopped.
-    pub async fn stop(mut self) -> Option<Usage> {
-        self.stop.do_send(Stop(self.seq));
-        loop {
-            match self.next().await? {
-                StreamEvent::Token { .. } => {}
-                StreamEvent::Finished { usage, .. } => return Some(usage),
-                StreamEvent::Failed(_) => return None,
-            }
-        }
-    }
-
-    /// Returns the next event (token or end) of the sequence; `None` after the last event, or if the engine stopped.
-    pub async fn next(&mut self) -> Option<StreamEvent> {
-        let event = self.events.recv().await;
-        self.recorder.taken(self.seq, event.as_ref());
-        event
-    }
-}
-
-impl Drop for TokenStream {
-    fn drop(&mut self) {
-        // Cancel the sequence whenever its stream is dropped, even if the sequence has ended: the scheduler then does
-        // not know it and does nothing.
-        self.cancel.do_send(Cancel(self.seq));
-        self.recorder.left(self.seq);
-    }
 }
 
 impl EngineHandle {

@@ -19,6 +19,7 @@ mod streams;
 mod swap_manager;
 mod telemetry;
 mod timeline;
+mod token_stream;
 pub mod trace;
 mod wiring;
 
@@ -27,7 +28,7 @@ pub use block_manager::{BlockManager, BlockPeers};
 pub use checks::Checks;
 pub use engine::{Engine, EngineStartError};
 pub use executor::Executor;
-pub use handle::{EngineHandle, TokenStream};
+pub use handle::EngineHandle;
 pub use lifeline::{Lifeline, Obituary};
 pub use request::{
     Changed, Control, CostError, Counters, Drained, EngineStatus, FinishReason, Level, PartyUsage,
@@ -40,3 +41,4 @@ pub use step_log::StepLog;
 pub use swap_manager::SwapManager;
 pub use telemetry::{MICROSECOND_COUNTERS, describe as describe_metrics};
 pub use timeline::{Happening, Moment, Timeline};
+pub use token_stream::TokenStream;
