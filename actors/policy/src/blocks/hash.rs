@@ -52,7 +52,8 @@ impl Salt {
         Salt(salt)
     }
 
-    /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics.
+    /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics. Whoever makes the
+    /// salts decides whether a tenant has the same label after a restart.
     pub fn label(self) -> String {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -59,6 +59,18 @@ fn without_keys_all_clients_are_one_tenant_with_all_rights() {
 }
 
 #[test]
+fn a_tenant_has_the_same_label_after_a_restart_but_another_salt() {
+    let salt = |key: &str| {
+        let keys = Keys::new(&settings(&["k1", "k2"])).unwrap();
+        keys.caller(&request(&format!("Bearer {key}"))).unwrap().salt
+    };
+    let (before, after) = (salt("k1"), salt("k1"));
+    assert_eq!(before.label(), after.label());
+    assert_ne!(before, after);
+    assert_ne!(before.label(), salt("k2").label());
+}
+
+#[test]
 fn a_server_with_keys_wants_one_of_them() {
     let keys = Keys::new(&settings(&["k1", "k2"])).unwrap();
     let salt = |authorization| keys.caller(&request(authorization)).unwrap().salt;
