@@ -8,7 +8,8 @@ use rustls::{Error, InconsistentKeys, ServerConfig};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use tiercel_config::HttpSettings;
+use tiercel_config::{HttpSettings, utc_text};
+use tiercel_device::Clock;
 use tokio_rustls::TlsAcceptor;
 
 /// Names of the settings that name the files.
@@ -79,6 +80,9 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
     if chain.is_empty() {
         return Err(no_cert("it holds no certificate (-----BEGIN CERTIFICATE-----)".into()));
     }
+    if let Some(fault) = fault_of_time(&chain[0], Clock::unix_s() as i64) {
+        tracing::warn!("{CERT}: the certificate in {} {fault}", cert_file.display());
+    }
     let bytes = contents(key_file).map_err(no_key)?;
     let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
         no_key(match error {
@@ -123,6 +127,22 @@ fn fault(error: &pem::Error) -> &'static str {
     }
 }
 
+/// Returns why clients refuse a certificate at a time (seconds since 1970), if the certificate is not valid then.
+fn fault_of_time(certificate: &CertificateDer<'_>, unix_s: i64) -> Option<String> {
+    // A certificate that cannot be read is refused later, with its key.
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let validity = certificate.validity();
+    let (first_s, last_s) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    let refused = "clients will refuse it; replace it and send SIGHUP";
+    if unix_s > last_s {
+        Some(format!("expired at {}; {refused}", utc_text(last_s)))
+    } else if unix_s < first_s {
+        Some(format!("is valid from {} on; until then {refused}", utc_text(first_s)))
+    } else {
+        None
+    }
+}
+
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| error.to_string();
     // A pipe or a device could block or never end.
@@ -141,6 +161,23 @@ fn contents(path: &Path) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_that_is_not_valid_now_is_told() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        let fault = |unix_s| fault_of_time(certificate.der(), unix_s);
+        let (first_s, last_s) = (1_577_836_800, 1_609_459_200);
+        assert_eq!([fault(first_s), fault(last_s)], [None, None]);
+        let early = fault(first_s - 1).unwrap();
+        assert!(early.starts_with("is valid from 2020-01-01T00:00:00Z on; until then"), "{early}");
+        let late = fault(last_s + 1).unwrap();
+        assert!(late.starts_with("expired at 2021-01-01T00:00:00Z; clients will refuse"), "{late}");
+        assert_eq!(fault_of_time(&CertificateDer::from(vec![1, 2, 3]), last_s + 1), None);
+    }
 
     #[test]
     fn no_error_shows_the_text_of_a_file() {
