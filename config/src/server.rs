@@ -49,6 +49,9 @@ settings! {
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
         /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
+        /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: what the
+        /// checkpoint recommends, otherwise 1.
+        temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
         /// the file's quality. A GPU holds bf16.
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.

@@ -81,7 +81,14 @@ impl Recommended {
             }
             ModelFiles::HfDir(dir) => {
                 let config = read_config(&dir.join("generation_config.json"))?.unwrap_or_default();
-                Ok(Recommended::read(|parameter| (parameter.json, config[parameter.json].as_f64())))
+                let mut read = Recommended::read(|parameter| {
+                    (parameter.json, config[parameter.json].as_f64())
+                });
+                // `do_sample: false` is greedy decoding, whatever temperature stands beside it.
+                if config["do_sample"].as_bool() == Some(false) {
+                    read.sampling.temperature = 0.0;
+                }
+                Ok(read)
             }
         }
     }
@@ -133,6 +140,15 @@ mod tests {
         let read = Recommended::from_files(&ModelFiles::HfDir(nothing.path().to_owned())).unwrap();
         assert_eq!(read.sampling, SamplingParams::default());
         assert!(of_json("{\"temperature\": 0.6").is_err());
+    }
+
+    #[test]
+    fn a_directory_that_does_not_sample_is_greedy() {
+        let temperature = |text| of_json(text).unwrap().sampling.temperature;
+        assert_eq!(temperature("{\"do_sample\": false, \"temperature\": 0.6}"), 0.0);
+        assert_eq!(temperature("{\"do_sample\": false}"), 0.0);
+        assert_eq!(temperature("{\"do_sample\": true}"), 1.0);
+        assert_eq!(temperature("{\"do_sample\": \"no\", \"temperature\": 0.6}"), 0.6);
     }
 
     #[test]

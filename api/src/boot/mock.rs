@@ -1,7 +1,7 @@
 //! Mock device with a vocabulary of bytes, which lets a server run without a model, for tests and demonstrations.
 
 use crate::boot::BootError;
-use crate::boot::model::Loaded;
+use crate::boot::model::{Loaded, with_temperature};
 use crate::replies::Replies;
 use crate::text::Text;
 use std::path::Path;
@@ -67,7 +67,7 @@ pub(crate) fn open(
             Text::of_mock(Arc::default())
         }
     };
-    let sampling = SamplingParams::default();
+    let sampling = with_temperature(SamplingParams::default(), &settings.model);
     Ok(Loaded { device: MockDevice::open(options), text, name, hash, sampling })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::boot::{BootError, fingerprint};
 use crate::text::Text;
-use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
+use tiercel_config::{DeviceKind, KvElement, ModelSettings, ServerSettings, Weights};
 use tiercel_device::{Clock, Device, SamplingParams};
 use tiercel_gpu::{KvType, WeightFormat, cuda};
 use tiercel_model::generation::Recommended;
@@ -71,6 +71,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         true => recommended(&files).map_err(|error| failed(&error))?,
         false => SamplingParams::default(),
     };
+    let sampling = with_temperature(sampling, &settings.model);
     let mut tenths_told = 0;
     let mut tell = |progress: LoadProgress| {
         let tenths = progress.done * 10 / progress.total.max(1);
@@ -118,6 +119,19 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
         );
     }
     Ok(sampling)
+}
+
+/// Returns default sampling parameters with the temperature of the settings, if they state one.
+pub(crate) fn with_temperature(
+    sampling: SamplingParams,
+    settings: &ModelSettings,
+) -> SamplingParams {
+    let Some(temperature) = settings.temperature else { return sampling };
+    tracing::info!(
+        temperature,
+        "requests that state no temperature have that of model.temperature"
+    );
+    SamplingParams { temperature: temperature as f32, ..sampling }
 }
 
 /// Finds the model `source` and fetches its missing files; `None` is the default model.
