@@ -10,6 +10,7 @@ mod declare;
 #[macro_use]
 mod words;
 
+mod cors;
 #[cfg(test)]
 mod docs;
 mod engine;

@@ -45,7 +45,7 @@ fn meant(text: &str) -> Option<String> {
 }
 
 /// Whether the text is a host name, an IPv4 address, or an IPv6 address in brackets.
-fn is_host(text: &str) -> bool {
+pub(crate) fn is_host(text: &str) -> bool {
     match text.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').is_some_and(|host| {
             host.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())

@@ -1,5 +1,6 @@
 //! Settings of the whole server: of the engine, the model, the device, KV memory and HTTP.
 
+use crate::cors;
 use crate::declare::{Field, SettingsTable, within};
 use crate::engine::EngineSettings;
 use crate::kind::OfKind;
@@ -48,10 +49,10 @@ settings! {
         /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
-        /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
         /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: what the
         /// checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
+        /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
         /// the file's quality. A GPU holds bf16.
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
@@ -195,6 +196,10 @@ settings! {
         tls_cert_file: Option<String> = None, as Kind::File, flag "tls-cert-file";
         /// Private key of the certificate in http.tls_cert_file (PEM, not encrypted).
         tls_key_file: Option<String> = None, as Kind::File, flag "tls-key-file";
+        /// Origins of the web pages that may use the listener for clients from a browser, each as browsers send it, such as
+        /// `https://chat.example.org`; * for all origins. Without this setting no page of another origin may (CORS). The
+        /// control API takes no page but its own in any case. The flag may be repeated.
+        cors_origins: Vec<String> = Vec::new(), flag "cors-origin";
         /// Listeners that answer `/metrics`, which needs no key. The other listener answers 404.
         metrics: MetricsAt = MetricsAt::Both;
         /// Whether a server without keys may listen on an address that other machines can reach, and serve everybody.
@@ -341,6 +346,7 @@ impl ServerSettings {
             });
         }
         self.http.check_listeners()?;
+        cors::check(&self.http.cors_origins)?;
         let control = self.http.control_listen.as_str();
         let chosen = ["auto", "off"].contains(&control);
         if self.http.keys_file.is_none() && !chosen && !is_loopback(control) {

@@ -5,6 +5,7 @@ mod access;
 mod body;
 mod caller;
 mod connections;
+mod cors;
 mod entrance;
 mod error;
 mod exchange;
@@ -152,9 +153,11 @@ fn web_app(
     let access = app.access.clone();
     let keyed = app.keys.required();
     WebApp::new()
+    let cors = cors::middleware(surface, &app.http);
         .app_data(app)
         .app_data(surface)
         .wrap_fn(move |request, service| {
+        .wrap(cors)
             let answering = Answering::begin(request.request());
             let id = RequestId::begin(request.request());
             let record = Record::begin(&access, request.request());
@@ -171,7 +174,7 @@ fn web_app(
                         head.set_connection_type(ConnectionType::Close);
                     }
                 }
-                answer
+                answer.map(ServiceResponse::map_into_boxed_body)
             }
         })
         .configure(|config| routes::register(surface, keyed, config))

@@ -1,0 +1,110 @@
+//! Tests of clients that are no OpenAI libraries: web pages of other origins in a browser.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::json;
+use tiercel_tests::{Connection, Response, TestServer};
+
+const PAGE: &str = "https://chat.example.org";
+
+fn server(origins: &[&str]) -> TestServer {
+    let origins: Vec<String> = origins.iter().map(|origin| origin.to_string()).collect();
+    TestServer::mock(|settings| {
+        settings.http.cors_origins = origins;
+        settings.http.api_keys = vec!["secret".into()];
+    })
+}
+
+/// Sends the preflight request that a browser sends before a page's request with a key.
+fn preflight(mut connection: Connection, path: &str, origin: &str) -> Response {
+    let headers = [
+        ("origin", origin),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type,x-stainless-os"),
+    ];
+    connection.request("OPTIONS", path, &headers, b"")
+}
+
+/// Sends a page's request with a key.
+fn ask(mut connection: Connection, origin: &str, key: &str) -> Response {
+    let authorization = format!("Bearer {key}");
+    let headers = [
+        ("origin", origin),
+        ("content-type", "application/json"),
+        ("authorization", authorization.as_str()),
+    ];
+    let body = json!({"prompt": "Hi", "max_tokens": 2, "ignore_eos": true}).to_string();
+    connection.request("POST", "/v1/completions", &headers, body.as_bytes())
+}
+
+/// Returns the origin that may read an answer.
+fn reader(response: &Response) -> Option<&str> {
+    response.header("access-control-allow-origin")
+}
+
+#[test]
+fn a_page_of_a_stated_origin_may_ask_and_read() {
+    let server = server(&[PAGE, "app://notes"]);
+    for origin in [PAGE, "app://notes"] {
+        let allowed = preflight(server.connect(), "/v1/completions", origin);
+        assert_eq!((allowed.status, reader(&allowed)), (200, Some(origin)));
+        let methods = allowed.header("access-control-allow-methods").unwrap();
+        assert!(methods.contains("POST"), "{methods}");
+        let headers = allowed.header("access-control-allow-headers").unwrap();
+        assert!(
+            headers.contains("authorization") && headers.contains("x-stainless-os"),
+            "{headers}"
+        );
+        assert!(allowed.header("x-request-id").is_some(), "it is logged like other requests");
+        let answer = ask(server.connect(), origin, "secret");
+        assert_eq!((answer.status, reader(&answer)), (200, Some(origin)), "{}", answer.text());
+        let exposed = answer.header("access-control-expose-headers").unwrap();
+        for header in ["x-request-id", "retry-after", "x-ratelimit-remaining-tokens"] {
+            assert!(exposed.contains(header), "{header}: {exposed}");
+        }
+        let credentials = answer.header("access-control-allow-credentials");
+        assert_eq!(credentials, None, "cookies are not allowed");
+        // A page must be able to read why its request failed.
+        let refused = ask(server.connect(), origin, "guess");
+        assert_eq!((refused.status, reader(&refused)), (401, Some(origin)));
+    }
+    server.finish();
+}
+
+#[test]
+fn pages_of_other_origins_may_not_read() {
+    let server = server(&[PAGE]);
+    for origin in [
+        "https://example.org",
+        "http://chat.example.org",
+        "null",
+        "https://chat.example.org.evil.org",
+    ] {
+        let refused = preflight(server.connect(), "/v1/completions", origin);
+        assert_eq!((refused.status, reader(&refused)), (400, None), "{origin}");
+        assert_eq!(reader(&ask(server.connect(), origin, "secret")), None, "{origin}");
+    }
+    // Programs send no origin and notice nothing.
+    let models =
+        server.connect().request("GET", "/v1/models", &[("authorization", "Bearer secret")], b"");
+    assert_eq!((models.status, reader(&models)), (200, None));
+    server.finish();
+}
+
+#[test]
+fn all_origins_may_read_only_the_public_listener_and_only_if_stated() {
+    let everyone = server(&["*"]);
+    assert_eq!(reader(&ask(everyone.connect(), PAGE, "secret")), Some("*"));
+    assert_eq!(reader(&preflight(everyone.connect(), "/v1/completions", PAGE)), Some("*"));
+    let control = preflight(everyone.control(), "/control/v1/requests", PAGE);
+    assert_eq!((control.status, reader(&control)), (405, None));
+    let listed =
+        everyone.control().request("GET", "/control/v1/requests", &[("origin", PAGE)], b"");
+    assert_eq!((listed.status, reader(&listed)), (401, None));
+    everyone.finish();
+
+    let nobody = server(&[]);
+    let refused = preflight(nobody.connect(), "/v1/completions", PAGE);
+    assert_eq!((refused.status, reader(&refused)), (405, None));
+    assert_eq!(reader(&ask(nobody.connect(), PAGE, "secret")), None);
+    nobody.finish();
+}
