@@ -1,8 +1,8 @@
-//! Tests of clients that are no OpenAI libraries: web pages of other origins in a browser.
+//! Tests of clients that are no OpenAI libraries: web pages of other origins in a browser, and HTTP/1.0 clients.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
-use serde_json::json;
-use tiercel_tests::{Connection, Response, TestServer};
+use serde_json::{Value, json};
+use tiercel_tests::{Connection, Response, TestServer, events};
 
 const PAGE: &str = "https://chat.example.org";
 
@@ -107,4 +107,50 @@ fn all_origins_may_read_only_the_public_listener_and_only_if_stated() {
     assert_eq!((refused.status, reader(&refused)), (405, None));
     assert_eq!(reader(&ask(nobody.connect(), PAGE, "secret")), None);
     nobody.finish();
+}
+
+/// Sends an HTTP/1.0 request that asks to keep the connection, as old proxies do.
+fn old(server: &TestServer, body: &Value) -> Connection {
+    let (body, mut connection) = (body.to_string(), server.connect());
+    let head = format!(
+        "POST /v1/completions HTTP/1.0\r\nconnection: keep-alive\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.send(head.as_bytes());
+    connection.send(body.as_bytes());
+    connection
+}
+
+#[test]
+fn an_http_1_0_client_gets_a_stream_without_chunks_that_ends_with_the_connection() {
+    let server = TestServer::mock(|_| ());
+    let body =
+        json!({"prompt": "Hi", "max_tokens": 9, "ignore_eos": true, "stream": true, "seed": 1});
+    let mut connection = old(&server, &body);
+    let head = connection.head().unwrap();
+    assert_eq!((head.status, head.header("transfer-encoding")), (200, None));
+    assert_ne!(head.header("connection"), Some("keep-alive"));
+    let found = events(&connection.rest());
+    assert_eq!(found.last().map(String::as_str), Some("[DONE]"), "{found:?}");
+    let texts = |events: &[String]| -> String {
+        let chunks = events.iter().filter_map(|event| serde_json::from_str::<Value>(event).ok());
+        chunks.filter_map(|chunk| chunk["choices"][0]["text"].as_str().map(str::to_owned)).collect()
+    };
+    let newer = server.post("/v1/completions", &body);
+    assert_eq!(newer.header("transfer-encoding"), Some("chunked"));
+    assert_eq!(texts(&found), texts(&events(&newer.body)));
+    server.finish();
+}
+
+#[test]
+fn an_http_1_0_client_may_keep_its_connection_after_an_answer_of_known_length() {
+    let server = TestServer::mock(|_| ());
+    let mut connection = old(&server, &json!({"prompt": "Hi", "max_tokens": 2}));
+    let answer = connection.response().unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("keep-alive")));
+    connection.send(b"GET /health HTTP/1.0\r\n\r\n");
+    assert_eq!(connection.response().unwrap().status, 200);
+    assert_eq!(connection.rest(), b"", "it is closed");
+    server.finish();
 }

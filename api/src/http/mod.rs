@@ -42,8 +42,9 @@ use actix_http::HttpService;
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
 use actix_web::App as WebApp;
+use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::{AppConfig, Service, ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::http::StatusCode;
+use actix_web::http::{StatusCode, Version};
 use actix_web::web::Data;
 use connections::Connections;
 use entrance::Entrance;
@@ -152,12 +153,12 @@ fn web_app(
 > {
     let access = app.access.clone();
     let keyed = app.keys.required();
-    WebApp::new()
     let cors = cors::middleware(surface, &app.http);
+    WebApp::new()
         .app_data(app)
         .app_data(surface)
-        .wrap_fn(move |request, service| {
         .wrap(cors)
+        .wrap_fn(move |request, service| {
             let answering = Answering::begin(request.request());
             let id = RequestId::begin(request.request());
             let record = Record::begin(&access, request.request());
@@ -174,10 +175,24 @@ fn web_app(
                         head.set_connection_type(ConnectionType::Close);
                     }
                 }
-                answer.map(ServiceResponse::map_into_boxed_body)
+                let mut answer = answer.map(ServiceResponse::map_into_boxed_body);
+                if let Ok(answer) = &mut answer {
+                    leave_out_chunks(answer);
+                }
+                answer
             }
         })
         .configure(|config| routes::register(surface, keyed, config))
+}
+
+/// Lets the end of the connection end an answer of unknown length to an HTTP/1.0 client, because HTTP/1.0 has no chunks.
+fn leave_out_chunks(answer: &mut ServiceResponse) {
+    let is_old = answer.request().version() < Version::HTTP_11;
+    if is_old && matches!(answer.response().body().size(), BodySize::Stream) {
+        let head = answer.response_mut().head_mut();
+        head.no_chunking(true);
+        head.set_connection_type(ConnectionType::Close);
+    }
 }
 
 /// Returns the number of HTTP workers and the maximum number of connections of each. There is one worker for every
