@@ -4,6 +4,7 @@ use crate::background;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+use tiercel_config::{ServerSettings, Target};
 use tiercel_tests::{Connection, Response, TestServer};
 
 /// Returns the lines of a keys file for a key whose secret is its name with `!` behind.
@@ -14,10 +15,21 @@ fn entry(name: &str, more: &str) -> String {
 }
 
 fn start(folder: &TempDir, keys: &[String]) -> TestServer {
+    start_with(folder, keys, |_| ())
+}
+
+fn start_with(
+    folder: &TempDir,
+    keys: &[String],
+    adjust: impl FnOnce(&mut ServerSettings),
+) -> TestServer {
     let file = folder.path().join("keys.toml");
     std::fs::write(&file, keys.concat()).unwrap();
     let file = file.to_str().unwrap().to_owned();
-    TestServer::slow(|settings| settings.http.keys_file = Some(file))
+    TestServer::slow(|settings| {
+        settings.http.keys_file = Some(file);
+        adjust(settings);
+    })
 }
 
 fn with_key(
@@ -133,6 +145,53 @@ fn a_client_sees_and_cancels_the_requests_of_its_tenant_only() {
     assert_eq!(cancel(&ids[0]), 200);
     drop(streams);
     server.finish();
+}
+
+#[test]
+fn a_key_may_tighten_its_targets_if_it_or_else_the_setting_says_so() {
+    let keys = [
+        entry("may", "may_tighten_targets = true"),
+        entry("may-not", "may_tighten_targets = false"),
+        entry("unsaid", "role = \"viewer\""),
+    ];
+    for setting in [false, true] {
+        let folder = TempDir::new().unwrap();
+        let server = start_with(&folder, &keys, |settings| {
+            settings.engine.slo.standard.tpot_ms = Target::Ms(60_000.0);
+            settings.engine.slo.requests_may_tighten = setting;
+        });
+        // A step of the slow device takes 50 ms, so a stream with the tier's target is far ahead of it, and one with its
+        // own target of 1 ms is behind.
+        let body = json!({
+            "prompt": "x", "max_tokens": 300, "ignore_eos": true, "stream": true, "slo_tpot_ms": 1,
+        });
+        let mut streams = ["may", "may-not", "unsaid"].map(|key| {
+            let mut connection = server.connect();
+            let authorization = format!("Bearer {key}!");
+            let headers =
+                [("content-type", "application/json"), ("authorization", authorization.as_str())];
+            let body = body.to_string();
+            connection.send_request("POST", "/v1/completions", &headers, body.as_bytes());
+            connection
+        });
+        for stream in &mut streams {
+            assert_eq!(stream.head().unwrap().status, 200);
+            for _ in 0..4 {
+                stream.chunk().unwrap();
+            }
+        }
+        let listed = ("GET", "/control/v1/requests");
+        let listed = with_key(&mut server.control(), "unsaid", listed, "").json();
+        let behind = |key: &str| {
+            let rows = listed["requests"].as_array().unwrap();
+            let row = rows.iter().find(|row| row["key"] == key).unwrap();
+            row["slack_ms"].as_f64().unwrap() < 0.0
+        };
+        let found = ["may", "may-not", "unsaid"].map(behind);
+        assert_eq!(found, [true, false, setting], "{setting}: {listed}");
+        drop(streams);
+        server.finish();
+    }
 }
 
 #[test]
