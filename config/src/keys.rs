@@ -2,6 +2,8 @@
 //!
 //! The file holds hashes instead of keys, so a copy of it lets nobody in.
 
+mod syntax;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
@@ -25,36 +27,6 @@ const SHARE: f64 = 1.0;
 const MAX_NAME_BYTES: usize = 64;
 /// SHA-256 hash of the empty text, which a key has if the variable in its recipe was not set.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// Words that the parser's messages may repeat from a keys file. Other text of the file may be a secret.
-const KNOWN: &[&str] = &[
-    "key",
-    "name",
-    "sha256",
-    "tenant",
-    "highest_tier",
-    "default_tier",
-    "above_highest",
-    "expires",
-    "role",
-    "requests_per_min",
-    "tokens_per_min",
-    "max_live",
-    "share",
-    "may_tighten_targets",
-    "viewer",
-    "operator",
-    "premium",
-    "standard",
-    "background",
-    "cap",
-    "refuse",
-    "=",
-    "]",
-    "]]",
-    ",",
-    "\n",
-];
-
 words! {
     /// Tier, as the keys file names it. Earlier variants are higher.
     #[derive(PartialOrd, Ord)]
@@ -211,7 +183,8 @@ pub fn read_keys(path: &Path) -> Result<Vec<ApiKey>, KeysError> {
 /// Parses the text of a keys file; `path` is for error messages.
 fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
     let syntax = |why: String| KeysError::Syntax { path: path.to_owned(), why };
-    let file: File = toml::from_str(text).map_err(|error| syntax(one_line(&error, text)))?;
+    let file: File =
+        toml::from_str(text).map_err(|error| syntax(syntax::one_line(&error, text)))?;
     if file.key.is_empty() {
         return Err(syntax("it has no [[key]]".into()));
     }
@@ -271,23 +244,6 @@ impl Shares {
     fn of(&self, tenant: &str) -> f64 {
         self.0.get(tenant).map_or(SHARE, |(share, _)| *share)
     }
-}
-
-/// Returns the message of a TOML error on one line, with the number of its line in the file. A message that repeats text
-/// of the file other than known words is replaced, because a secret may stand at a wrong place.
-fn one_line(error: &toml::de::Error, text: &str) -> String {
-    let message = error.message().replace('\n', ", ");
-    let repeated = message.split(['`', '"', '\'']).skip(1).step_by(2);
-    let message = if repeated.into_iter().all(|word| KNOWN.contains(&word)) {
-        message
-    } else {
-        "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
-         default_tier, above_highest, expires, role, requests_per_min, tokens_per_min, max_live, share and \
-         may_tighten_targets"
-            .to_owned()
-    };
-    let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-    line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
 }
 
 /// A field of a key that cannot be used, and what it must be.

@@ -1,0 +1,73 @@
+//! Describes what is wrong with a keys file that is not TOML of the expected form, without showing its text.
+
+/// Fields of a key with the form of their values.
+const FIELDS: [(&str, &str); 13] = [
+    ("name", TEXT),
+    ("sha256", TEXT),
+    ("tenant", TEXT),
+    ("highest_tier", TIER),
+    ("default_tier", TIER),
+    ("above_highest", "must be \"cap\" or \"refuse\""),
+    ("expires", "must be a date or a time without quotes, such as 2027-01-31"),
+    ("role", "must be \"viewer\" or \"operator\""),
+    ("requests_per_min", COUNT),
+    ("tokens_per_min", COUNT),
+    ("max_live", COUNT),
+    ("share", "must be a number"),
+    ("may_tighten_targets", "must be true or false"),
+];
+const TEXT: &str = "must be a text in quotes";
+const TIER: &str = "must be \"premium\", \"standard\" or \"background\"";
+const COUNT: &str = "must be a whole number";
+
+/// Words beside the names of fields that the parser's messages may repeat from a keys file. Other text of the file may be a
+/// secret.
+const KNOWN: [&str; 13] = [
+    "key",
+    "viewer",
+    "operator",
+    "premium",
+    "standard",
+    "background",
+    "cap",
+    "refuse",
+    "=",
+    "]",
+    "]]",
+    ",",
+    "\n",
+];
+
+/// Returns the message of a TOML error on one line, with the number of its line in the file. The message names the field
+/// whose value is wrong, if the fault is in one. A message that repeats text of the file other than known words is replaced,
+/// because a secret may stand at a wrong place.
+pub(super) fn one_line(error: &toml::de::Error, text: &str) -> String {
+    let message = error.message().replace('\n', ", ");
+    let mut repeated = message.split(['`', '"', '\'']).skip(1).step_by(2);
+    let harmless = repeated.all(|word| KNOWN.contains(&word) || rule(word).is_some());
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let field = before.and_then(|before| field_at(text, before.len()));
+    let message = match field {
+        Some((name, rule)) if !harmless || message.starts_with("invalid type") => {
+            format!("{name} {rule}")
+        }
+        _ if harmless => message,
+        _ => "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
+              default_tier, above_highest, expires, role, requests_per_min, tokens_per_min, max_live, share and \
+              may_tighten_targets"
+            .to_owned(),
+    };
+    let line = before.map(|before| before.matches('\n').count() + 1);
+    line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
+}
+
+/// Returns the name of the field whose value stands at a place of the file, and the form of its values.
+fn field_at(text: &str, at: usize) -> Option<(&'static str, &'static str)> {
+    let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let (name, _) = text[start..].split_once('=')?;
+    rule(name.trim())
+}
+
+fn rule(name: &str) -> Option<(&'static str, &'static str)> {
+    FIELDS.into_iter().find(|(field, _)| *field == name)
+}
