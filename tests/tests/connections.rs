@@ -64,6 +64,32 @@ fn half_a_head_in_the_segment_of_a_whole_request_does_not_either() {
 }
 
 #[test]
+fn half_a_head_sent_behind_a_running_request_has_the_time_of_a_head_and_is_not_idle() {
+    let server = TestServer::slow(|settings| {
+        settings.http.max_connections = 1;
+        settings.http.request_timeout_ms = 1_500;
+    });
+    let mut held = server.connect();
+    let body = json!({"prompt": "x", "max_tokens": 20, "ignore_eos": true, "stream": true});
+    assert_eq!(held.open_stream("/v1/completions", &body).status, 200);
+    held.send(HALF_A_HEAD);
+    while held.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+    // An idle connection would give way to the newcomer at once, and stay for the keep-alive time without one.
+    let mut newcomer = server.connect();
+    newcomer.send(HEALTH);
+    held.send(b"at HTTP/1.1\r\nhost: t\r\ncontent-length: 0\r\n\r\n");
+    assert_eq!(held.response().unwrap().status, 404, "POST /v1/chat does not exist");
+    assert_eq!(newcomer.response().unwrap().status, 200);
+
+    let mut late = newcomer;
+    assert_eq!(late.open_stream("/v1/completions", &body).status, 200);
+    late.send(HALF_A_HEAD);
+    while late.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+    assert_eq!(late.rest(), b"", "it is closed after the time of a head");
+    server.finish();
+}
+
+#[test]
 fn a_body_that_nobody_wants_does_not_either() {
     let server = server();
     let mut held = [server.connect(), server.connect()];

@@ -17,6 +17,8 @@ pub(crate) struct Exchange {
     /// Bytes received after the end of the request that is being answered; `None` unless that request's body has been
     /// read.
     ahead: Cell<Option<usize>>,
+    /// Whether bytes of the next request had arrived when the last answer was complete.
+    begun: Cell<bool>,
 }
 
 impl Exchange {
@@ -28,6 +30,11 @@ impl Exchange {
     /// Returns the number of answers that are complete on this connection.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.get()
+    }
+
+    /// Returns whether bytes of the next request had arrived when the last answer was complete.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.get()
     }
 
     /// Counts `bytes` received bytes. Returns the total of bytes received after the end of the request that is being
@@ -69,7 +76,7 @@ impl Drop for Answering {
         exchange.answering.set(exchange.answering.get() - 1);
         if !exchange.is_answering() {
             exchange.answered.set(exchange.answered.get() + 1);
-            exchange.ahead.set(None);
+            exchange.begun.set(exchange.ahead.take().is_some_and(|bytes| bytes > 0));
         }
     }
 }

@@ -136,7 +136,9 @@ impl Socket {
             self.seat.set_busy();
             return Ok(());
         }
-        if self.due.is_none() {
+        if self.due.is_none() && self.exchange.has_begun() {
+            self.due = Some(Due::Head(timer(&self.clock, self.patience.head_us)));
+        } else if self.due.is_none() {
             self.due = Some(Due::Request(timer(&self.clock, self.patience.idle_us)));
             self.seat.set_idle();
         }
