@@ -1,5 +1,6 @@
 //! Reads the JSON bodies of the control API.
 
+use crate::http::ApiError;
 use serde::de::{DeserializeOwned, Error};
 use serde_json::Value;
 
@@ -18,6 +19,19 @@ pub(super) fn read<T: DeserializeOwned>(body: Value) -> Result<T, serde_json::Er
         }
         None => serde_json::from_value(body),
     }
+}
+
+/// Reads a body like [`read`], and checks with `allowed` that its values are in their ranges.
+///
+/// # Errors
+/// 400 with the message `expected` about the field `param`, if the body cannot be used.
+pub(super) fn read_if<T: DeserializeOwned>(
+    body: Value,
+    (param, expected): (&str, String),
+    allowed: impl FnOnce(&T) -> bool,
+) -> Result<T, ApiError> {
+    let asked = read(body).ok().filter(allowed);
+    asked.ok_or_else(|| ApiError::param(param, expected))
 }
 
 #[cfg(test)]

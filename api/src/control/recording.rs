@@ -2,7 +2,7 @@
 
 use crate::boot::{App, Serving};
 use crate::control::audit::Event;
-use crate::control::body::read;
+use crate::control::body::read_if;
 use crate::control::recorded::Facts;
 use crate::control::recording_file;
 use crate::document::schema;
@@ -38,6 +38,13 @@ pub(crate) struct RecordingRequest {
     /// Time after which the recording ends, s; an hour by default.
     #[schema(schema_with = seconds_schema)]
     max_s: Option<u64>,
+}
+
+impl RecordingRequest {
+    fn is_in_range(&self) -> bool {
+        let sequences = self.max_sequences.is_none_or(|most| (1..=MAX_RECORDED).contains(&most));
+        sequences && self.max_s.is_none_or(|most| (1..=MAX_S).contains(&most))
+    }
 }
 
 fn sequences_schema() -> RefOr<Schema> {
@@ -92,18 +99,12 @@ pub(crate) async fn start(
     body: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
-    let expected = || {
-        let message = format!(
-            "expected {{\"max_sequences\": 1 to {MAX_RECORDED}, \"max_s\": 1 to {MAX_S}}}, whole numbers, or {{}}"
-        );
-        ApiError::param("body", message)
-    };
-    let asked: RecordingRequest = read(body.body).map_err(|_| expected())?;
+    let expected = format!(
+        "expected {{\"max_sequences\": 1 to {MAX_RECORDED}, \"max_s\": 1 to {MAX_S}}}, whole numbers, or {{}}"
+    );
+    let asked = read_if(body.body, ("body", expected), RecordingRequest::is_in_range)?;
     let max_sequences = asked.max_sequences.unwrap_or(DEFAULT_SEQUENCES);
     let max_s = asked.max_s.unwrap_or(DEFAULT_S);
-    if !(1..=MAX_RECORDED).contains(&max_sequences) || !(1..=MAX_S).contains(&max_s) {
-        return Err(expected());
-    }
     let serving = app.accepting()?;
     let limits = RecordingLimits { max_sequences, max_us: max_s * 1_000_000 };
     begin(&app, serving, limits).await?;

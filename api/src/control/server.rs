@@ -2,7 +2,7 @@
 
 use crate::boot::{App, Stage};
 use crate::control::audit::Event;
-use crate::control::body::read;
+use crate::control::body::read_if;
 use crate::control::usage::{Usage, usage_of};
 use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
@@ -165,17 +165,12 @@ pub(crate) async fn drain(
     body: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
-    let expected = || {
-        let message = format!(
-            "expected {{\"deadline_ms\": a whole number up to {DEADLINE_MAX_MS}}}, or {{}} for http.drain_grace_ms"
-        );
-        ApiError::param("deadline_ms", message)
-    };
-    let asked: DrainRequest = read(body.body).map_err(|_| expected())?;
+    let expected = format!(
+        "expected {{\"deadline_ms\": a whole number up to {DEADLINE_MAX_MS}}}, or {{}} for http.drain_grace_ms"
+    );
+    let in_range = |asked: &DrainRequest| asked.deadline_ms.is_none_or(|ms| ms <= DEADLINE_MAX_MS);
+    let asked = read_if(body.body, ("deadline_ms", expected), in_range)?;
     let deadline_ms = asked.deadline_ms.unwrap_or(app.http.drain_grace_ms);
-    if deadline_ms > DEADLINE_MAX_MS {
-        return Err(expected());
-    }
     let requests = app.loaded()?.engine.places();
     if !app.ask_to_drain(deadline_ms) {
         let message = "the server is draining already";
