@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tiercel::boot::{Running, start};
 use tiercel_config::{DeviceKind, ServerSettings};
@@ -194,6 +195,51 @@ fn a_recording_is_written_and_replayed_under_another_policy() {
         assert_eq!((refused.status.code(), text.lines().count()), (Some(2), 1), "{text}");
         assert!(text.contains(says), "{text}");
     }
+    server.stop().unwrap();
+}
+
+/// Runs what-if with a folder for temporary files until `done`, ends it with a signal, and checks that nothing of it stays.
+fn interrupt(server: &Running, args: &[&str], signal: &str, done: impl Fn(&Path) -> bool) {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut running = command(server, args);
+    let mut running =
+        running.env("TMPDIR", temporary.path()).stdout(Stdio::null()).spawn().unwrap();
+    while !done(temporary.path()) {
+        assert!(running.try_wait().unwrap().is_none(), "it ended by itself");
+    }
+    let pid = running.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    let code = if signal == "-TERM" { 143 } else { 130 };
+    assert_eq!(running.wait().unwrap().code(), Some(code), "{args:?}");
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    // The simulation ends a moment after the command.
+    let marker = temporary.path().to_str().unwrap();
+    assert!((0..2_000).any(|_| processes_with(marker) == 0), "a simulation is left");
+}
+
+/// Returns the number of processes with this text among the environment that they were started with.
+fn processes_with(text: &str) -> usize {
+    let environments = std::fs::read_dir("/proc").unwrap().flatten();
+    let environments = environments.filter_map(|of| std::fs::read(of.path().join("environ")).ok());
+    environments.filter(|of| String::from_utf8_lossy(of).contains(text)).count()
+}
+
+#[test]
+fn a_signal_leaves_nothing_of_what_if() {
+    let server = server();
+    let record = ["what-if", "--policy", "fcfs", "--minutes", "5"];
+    interrupt(&server, &record, "-INT", |_| {
+        lines(&server, &["record", "status"]).join("").starts_with("recording:")
+    });
+    // A simulation waits for the text of a pipe that nobody writes to.
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let replay = ["what-if", "--policy", "fcfs", "--recording", pipe.to_str().unwrap()];
+    interrupt(&server, &replay, "-TERM", |temporary| {
+        processes_with(temporary.to_str().unwrap()) == 2
+    });
     server.stop().unwrap();
 }
 

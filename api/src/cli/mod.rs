@@ -15,6 +15,7 @@ mod replay;
 mod report_file;
 mod serve;
 mod settings;
+mod signals;
 mod simulate;
 mod top;
 mod trace;

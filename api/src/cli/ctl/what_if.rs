@@ -5,6 +5,7 @@ use super::record::{self, RecordLimits};
 use crate::cli::failure::Failure;
 use crate::cli::policy::Chosen;
 use crate::cli::report_file::ReportFile;
+use crate::cli::signals::at_signal;
 use clap::Args;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -61,6 +62,7 @@ impl WhatIf {
             Chosen::load(policy, &ServerSettings::default(), &self.settings)?;
         }
         let folder = tempfile::tempdir().map_err(Failure::new)?;
+        leave_nothing_behind(folder.path().to_owned()).map_err(Failure::new)?;
         let recording = match &self.recording {
             Some(recording) => recording.clone(),
             None => self.record(client, folder.path())?,
@@ -120,6 +122,15 @@ impl WhatIf {
             .or_else(|_| with(Command::new(&program)))
             .map_err(|error| Failure::new(format!("cannot start the simulation: {error}")))
     }
+}
+
+/// Removes the folder if a signal ends this process. The simulation ends with this process.
+fn leave_nothing_behind(folder: PathBuf) -> std::io::Result<()> {
+    at_signal(move |code| {
+        // Ignore an error: the command may have removed the folder by itself meanwhile.
+        let _ = std::fs::remove_dir_all(folder);
+        std::process::exit(code);
+    })
 }
 
 /// Returns what a simulation that failed has written on stderr: a line.

@@ -1,11 +1,10 @@
 //! The terminal: its keys and sizes, and the signals that end the view, as events.
 
 use super::model::{Event, Key};
+use crate::cli::signals::at_signal;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::sync::mpsc::SyncSender;
 use std::thread;
-use tokio::runtime;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts a thread that sends keys and new sizes of the terminal to `events`.
 ///
@@ -34,24 +33,10 @@ pub(super) fn read_keys(events: SyncSender<Event>) -> std::io::Result<()> {
 /// # Errors
 /// If the operating system refuses a signal handler or starts no thread.
 pub(super) fn heed_signals(events: SyncSender<Event>) -> std::io::Result<()> {
-    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut terminate, mut interrupt, mut hangup) = {
-        let _inside = runtime.enter();
-        let of = |kind: fn() -> SignalKind| signal(kind());
-        (of(SignalKind::terminate)?, of(SignalKind::interrupt)?, of(SignalKind::hangup)?)
-    };
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                _ = hangup.recv() => {}
-            }
-        });
+    at_signal(move |_| {
         // The view may have ended meanwhile.
         let _ = events.send(Event::Stop);
-    })?;
-    Ok(())
+    })
 }
 
 fn translate(event: &event::Event) -> Option<Event> {
