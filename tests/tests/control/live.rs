@@ -57,6 +57,12 @@ fn the_document_is_small_and_counts_all_requests() {
     let tenants = document["tenants"].as_array().unwrap();
     assert_eq!((tenants.len(), &tenants[0]["waiting"]), (1, &json!(148)));
     assert_eq!(tenants[0]["tenant"], "[local]");
+    let used = &tenants[0]["used"];
+    assert!(
+        used["output_tokens"].as_u64().unwrap() > 0 && used["recent_share"].as_f64() > Some(0.99),
+        "{used}"
+    );
+    assert!(used["device_s"].as_f64().unwrap() > 0.0 && used["prompt_tokens"] != 0, "{used}");
     drop(streams);
     server.finish();
 }

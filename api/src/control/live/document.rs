@@ -45,9 +45,10 @@ pub(crate) struct LiveDocument<'a> {
     tiers: BTreeMap<&'static str, LiveTier>,
     /// Blocks of both pools: `device` and `host`.
     pools: BTreeMap<&'static str, LivePool>,
-    /// The tenants of the live requests that hold the most blocks, then those with the most requests; at most 16.
+    /// The tenants that hold the most blocks, then those with the most live requests, then those that used the most device
+    /// time; at most 16.
     tenants: Vec<LiveTenant>,
-    /// Number of tenants with live requests.
+    /// Number of tenants that have live requests or an account.
     tenants_total: usize,
     /// At most 64 live choices: those that have blocks or are preempted, then the first of the line.
     requests: Vec<LiveRow>,
@@ -135,8 +136,9 @@ pub(super) async fn json(
     let (reserved, max_num_seqs) =
         (reserved(&settings, parts.blocks.device.total), settings.scheduler.max_num_seqs);
     drop(settings);
-    let (tenants, tenants_total) = tenants(shown.snapshot, &app.live);
     let status = &parts.status;
+    let name = |salt| app.keys.tenant_name(salt);
+    let (tenants, tenants_total) = tenants(shown.snapshot, &status.usage, name);
     let document = LiveDocument {
         version: env!("CARGO_PKG_VERSION"),
         model: name_of(serving),

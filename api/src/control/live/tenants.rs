@@ -1,25 +1,27 @@
-//! What tenants have in the engine, for live views.
+//! What tenants have in the engine and what they used, for live views.
 
-use crate::live::LiveRequests;
 use serde::Serialize;
-use std::cmp::Reverse;
 use std::collections::HashMap;
-use tiercel_actors::{SequenceState, SequenceView, Snapshot};
-use tiercel_device::SeqId;
+use std::sync::Arc;
+use tiercel_actors::{PartyUsage, SequenceState, SequenceView, Snapshot, UsageReport};
 use tiercel_policy::blocks::Salt;
 use utoipa::ToSchema;
 
 /// Most tenants in a document.
 const TENANTS_MAX: usize = 16;
 
-/// Live requests of a tenant, and the memory that they have. A choice counts as a request.
-#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+/// Live requests of a tenant, the memory that they have, and what the tenant used. A choice counts as a request.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct LiveTenant {
     /// Name of the tenant.
     #[schema(value_type = String)]
-    tenant: std::sync::Arc<str>,
+    tenant: Arc<str>,
     #[serde(flatten)]
     live: LiveUse,
+    /// What the tenant used since the start of the server; null for a tenant without an account of its own, which all but
+    /// the first 64 tenants are.
+    #[schema(required)]
+    used: Option<Used>,
 }
 
 /// Numbers of a tenant's live requests.
@@ -52,37 +54,64 @@ impl LiveUse {
     }
 }
 
-/// Returns the tenants that hold the most blocks, then those with the most requests, and the number of all tenants with
-/// live requests.
-pub(super) fn tenants(snapshot: &Snapshot, live: &LiveRequests) -> (Vec<LiveTenant>, usize) {
-    let mut found: HashMap<Salt, (SeqId, LiveUse)> = HashMap::new();
+/// What a tenant used since the start of the server, in all tiers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
+struct Used {
+    /// Prompt tokens of choices that have started.
+    prompt_tokens: u64,
+    output_tokens: u64,
+    /// Device time, s.
+    device_s: f64,
+    /// Share of the device time of the last minute, 0 to 1.
+    recent_share: f64,
+}
+
+impl Used {
+    fn add(&mut self, usage: &PartyUsage, recent_us: f64) {
+        self.prompt_tokens += usage.prompt_tokens;
+        self.output_tokens += usage.output_tokens;
+        self.device_s += usage.device_us / 1e6;
+        if recent_us > 0.0 {
+            self.recent_share += usage.recent_device_us / recent_us;
+        }
+    }
+}
+
+/// Returns the tenants that hold the most blocks, then those with the most live requests, then those that used the most
+/// device time; and the number of all tenants with live requests or an account. `name` tells the name of a tenant.
+pub(super) fn tenants(
+    snapshot: &Snapshot,
+    usage: &UsageReport,
+    name: impl Fn(Salt) -> Arc<str>,
+) -> (Vec<LiveTenant>, usize) {
+    let mut found: HashMap<Salt, (LiveUse, Option<Used>)> = HashMap::new();
     for view in &snapshot.sequences {
-        // Remember the latest sequence of the tenant: it is the most likely to be live still, so that its request tells
-        // the tenant's name.
-        let (seq, of) = found.entry(view.tenant).or_insert((view.seq, LiveUse::default()));
-        *seq = view.seq;
-        of.add(view);
+        found.entry(view.tenant).or_default().0.add(view);
+    }
+    let recent_us: f64 = usage.tiers.iter().map(|tier| tier.recent_device_us).sum();
+    for row in &usage.tenants {
+        if let Some(tenant) = row.tenant {
+            let (_, used) = found.entry(tenant).or_default();
+            used.get_or_insert_default().add(&row.usage, recent_us);
+        }
     }
     let total = found.len();
-    let mut most: Vec<(SeqId, LiveUse)> = found.into_values().collect();
-    let requests = |of: &LiveUse| of.waiting + of.running + of.preempted;
-    most.sort_unstable_by_key(|(seq, of)| (Reverse((of.device_blocks, requests(of))), *seq));
+    let mut most: Vec<_> = found.into_iter().collect();
+    most.sort_unstable_by(|(a, (live_a, used_a)), (b, (live_b, used_b))| {
+        let live = |of: &LiveUse| (of.device_blocks, of.waiting + of.running + of.preempted);
+        let device_s = |used: &Option<Used>| used.map_or(0.0, |used| used.device_s);
+        let by_time = device_s(used_b).total_cmp(&device_s(used_a));
+        live(live_b).cmp(&live(live_a)).then(by_time).then(a.cmp(b))
+    });
     most.truncate(TENANTS_MAX);
-    let named = live.of(most.iter().map(|(seq, _)| *seq));
-    let tenant = |(seq, live): (SeqId, LiveUse)| {
-        let tenant = named.get(&seq)?.tenant.clone();
-        Some(LiveTenant { tenant, live })
-    };
-    (most.into_iter().filter_map(tenant).collect(), total)
+    let tenant = |(salt, (live, used))| LiveTenant { tenant: name(salt), live, used };
+    (most.into_iter().map(tenant).collect(), total)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::LiveRequest;
-    use std::sync::Arc;
     use tiercel_actors::Request;
-    use tiercel_device::Tier;
     use tiercel_simulation::{Laboratory, request, simulate};
 
     #[test]
@@ -91,28 +120,36 @@ mod tests {
             let mut laboratory = Laboratory::tiny(clock.clone());
             laboratory.settings.scheduler.max_num_seqs = 1;
             let engine = laboratory.start();
-            let live = Arc::<LiveRequests>::default();
+            let of_tenant = |number: u8, prompt, max_tokens| {
+                engine.submit(Request { salt: Salt([number; 16]), ..request(prompt, max_tokens) })
+            };
+            let mut past = of_tenant(99, &[1; 40], 9).await.unwrap();
+            while past.next().await.is_some() {}
             let mut kept = Vec::new();
             for number in 0..20_u8 {
                 let requests = if number == 7 { 3 } else { 1 };
                 for _ in 0..requests {
-                    let salt = Salt([number; 16]);
-                    let stream =
-                        engine.submit(Request { salt, ..request(&[1; 40], 90) }).await.unwrap();
-                    let tenant = format!("t{number}").into();
-                    let sequences = vec![stream.seq()];
-                    let named =
-                        LiveRequest { tenant, sequences, ..LiveRequest::of_tier(Tier::Standard) };
-                    kept.push((live.enter(named), stream));
+                    kept.push(of_tenant(number, &[1; 40], 90).await.unwrap());
                 }
             }
-            kept[0].1.next().await;
+            kept[0].next().await;
             let snapshot = engine.snapshot(0).await.unwrap();
-            let (shown, total) = tenants(&snapshot, &live);
-            assert_eq!((shown.len(), total), (TENANTS_MAX, 20));
+            let usage = engine.status().await.unwrap().usage;
+            let name = |salt: Salt| format!("t{}", salt.0[0]).into();
+            let (shown, total) = tenants(&snapshot, &usage, name);
+            assert_eq!((shown.len(), total), (TENANTS_MAX, 21));
             assert_eq!((&*shown[0].tenant, shown[0].live.running), ("t0", 1), "it has blocks");
             assert!(shown[0].live.device_blocks > 0);
             assert_eq!((&*shown[1].tenant, shown[1].live.waiting), ("t7", 3));
+
+            let nobody = Snapshot { sequences: Vec::new(), ..(*snapshot).clone() };
+            let (shown, _) = tenants(&nobody, &usage, name);
+            assert_eq!((&*shown[0].tenant, shown[0].live), ("t99", LiveUse::default()));
+            let used = shown[0].used.unwrap();
+            assert_eq!((used.prompt_tokens, used.output_tokens), (40, 9));
+            assert!(used.device_s > 0.0, "{used:?}");
+            let shares: f64 = shown.iter().filter_map(|of| of.used).map(|of| of.recent_share).sum();
+            assert!((shares - 1.0).abs() < 1e-9, "{shares}");
         });
     }
 }

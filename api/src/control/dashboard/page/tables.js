@@ -82,22 +82,27 @@ export class Latencies {
   }
 }
 
-/** What tenants have in the engine. */
+/** What tenants have in the engine, and what they used since its start. */
 export class Tenants {
   constructor() {
-    this.table = new Table(byId("tenants"), ["Tenant", "running", "waiting", "preempted", "device blocks", "host blocks", "tokens, live"]);
+    this.table = new Table(byId("tenants"), [
+      "Tenant", "running", "waiting", "preempted", "device blocks", "host blocks", "prompt tokens", "output tokens", "device time", "last minute",
+    ]);
   }
 
   show(live) {
     live.tenants.forEach((tenant, number) => {
       const { cells } = this.table.row(number);
-      const { running, waiting, preempted, device_blocks, host_blocks, output_tokens } = tenant;
+      const { running, waiting, preempted, device_blocks, host_blocks, used } = tenant;
       write(cells[0], tenant.tenant);
-      [running, waiting, preempted, device_blocks, host_blocks, output_tokens]
+      [running, waiting, preempted, device_blocks, host_blocks]
         .forEach((value, column) => write(cells[column + 1], count(value)));
+      const shown = used === null ? ["–", "–", "–", "–"]
+        : [count(used.prompt_tokens), count(used.output_tokens), time(1_000 * used.device_s), percent(used.recent_share)];
+      shown.forEach((text, column) => write(cells[column + 6], text));
     });
     this.table.cut(live.tenants.length);
     const rest = live.tenants_total - live.tenants.length;
-    write(byId("tenants-title"), rest > 0 ? `Tenants, without ${count(rest)} smaller ones` : "Tenants with live requests");
+    write(byId("tenants-title"), rest > 0 ? `Tenants, without ${count(rest)} smaller ones` : "Tenants");
   }
 }
