@@ -129,6 +129,8 @@ pub(super) enum Mode {
     Table,
     /// The list of keys is shown; the next key closes it.
     Help,
+    /// The table of tenants stands in place of that of requests.
+    Tenants,
     /// The view asks whether to make this change, which cannot be undone.
     Ask(Change),
 }
@@ -253,12 +255,25 @@ impl Model {
         match std::mem::take(&mut self.mode) {
             Mode::Table => self.table_key(key),
             Mode::Help => None,
+            Mode::Tenants => self.tenants_key(key),
             Mode::Ask(change) if matches!(key, Key::Letter('y' | 'Y')) => {
                 self.say(format!("cancelling {} ...", change.id));
                 Some(Command::Change(change))
             }
             Mode::Ask(_) => {
                 self.say("nothing was cancelled".into());
+                None
+            }
+        }
+    }
+
+    /// Keys for requests do nothing while no request is shown.
+    fn tenants_key(&mut self, key: Key) -> Option<Command> {
+        match key {
+            Key::Letter('u') | Key::Escape => None,
+            Key::Letter('q') => Some(Command::Quit),
+            _ => {
+                self.mode = Mode::Tenants;
                 None
             }
         }
@@ -279,6 +294,7 @@ impl Model {
             Key::Letter('c') => self.ask(),
             Key::Letter('t') => return Some(self.filter()),
             Key::Letter('s') => return Some(self.sort()),
+            Key::Letter('u') => self.mode = Mode::Tenants,
             Key::Letter('?' | 'h') => self.mode = Mode::Help,
             Key::Letter('q') => return Some(Command::Quit),
             Key::Escape => self.notice = None,

@@ -24,6 +24,10 @@ pub(super) struct Sample {
     /// Device pool, then host pool.
     pub(super) pools: [Pool; 2],
     pub(super) tiers: Vec<TierRow>,
+    /// The tenants with the most blocks, requests or device time.
+    pub(super) tenants: Vec<TenantRow>,
+    /// Number of tenants; the rows may be fewer.
+    pub(super) tenants_total: usize,
     pub(super) counters: Counters,
     /// Number of requests that match the filter; the rows may be fewer.
     pub(super) total: usize,
@@ -69,6 +73,30 @@ pub(super) struct Latency {
     pub(super) compliance: Option<f64>,
     /// Share of the target that the 99th percentile leaves; negative above the target.
     pub(super) headroom: Option<f64>,
+}
+
+/// Live requests of a tenant, and what it used.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct TenantRow {
+    pub(super) tenant: String,
+    pub(super) waiting: u64,
+    pub(super) running: u64,
+    pub(super) preempted: u64,
+    pub(super) device_blocks: u64,
+    /// `None` for a tenant without an account of its own.
+    pub(super) used: Option<TenantUse>,
+}
+
+/// What a tenant used since the start of the server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct TenantUse {
+    pub(super) prompt_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) device_s: f64,
+    /// Share of the device time of the last minute, 0 to 1.
+    pub(super) recent_share: f64,
 }
 
 /// Totals since the start of the server.
@@ -135,6 +163,9 @@ impl Sample {
             step_ms: ms("p50_ms").zip(ms("p99_ms")),
             pools: [pool(&live["pools"]["device"]), pool(&live["pools"]["host"])],
             tiers: TIERS.map(|tier| tier_row(tier, &live["tiers"][tier.name()])).into(),
+            tenants: Vec::<TenantRow>::deserialize(&live["tenants"])
+                .map_err(|error| other("live document", &error))?,
+            tenants_total: number("/tenants_total")? as usize,
             counters: Counters {
                 steps: number("/counters/steps")?,
                 tokens: number("/counters/output_tokens")?,
@@ -260,6 +291,11 @@ mod tests {
             "stage": "ready", "engine": {"requests": 9, "max_requests": 64},
             "counters": {"steps": 4, "output_tokens": 5, "swaps": 1, "recomputes": 2, "drops": 3},
             "step_time": {"p50_ms": 10.0, "p99_ms": 20.0}, "tiers": {"premium": premium},
+            "tenants": [
+                {"tenant": "shop", "running": 2, "used": {"output_tokens": 7, "device_s": 1.5}},
+                {"tenant": "late", "waiting": 1, "used": null},
+            ],
+            "tenants_total": 70,
             "pools": {"device": {"total": 10, "free": 1, "cached": 2, "owners": {
                 "premium": blocks(3, 1), "background": blocks(2, 0), "other": blocks(0, 1),
             }}},
@@ -284,6 +320,9 @@ mod tests {
         assert_eq!(sample.counters, Counters { steps: 4, tokens: 5, preemptions: 6 });
         assert_eq!((sample.step_ms, sample.total), (Some((10.0, 20.0)), 12));
         assert_eq!(sample.rows[0].slack_ms, Some(-1.5));
+        let used = TenantUse { output_tokens: 7, device_s: 1.5, ..TenantUse::default() };
+        assert_eq!((sample.tenants[0].used, sample.tenants[1].used), (Some(used), None));
+        assert_eq!((sample.tenants[0].running, sample.tenants_total), (2, 70));
     }
 
     #[test]

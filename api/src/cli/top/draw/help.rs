@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-const LINES: [&str; 16] = [
+const LINES: [&str; 17] = [
     "up, k / down, j    select a request (page up, page down, home, end too)",
     "r or +             raise it to the next higher tier",
     "l or -             lower it to the next lower tier",
@@ -14,6 +14,7 @@ const LINES: [&str; 16] = [
     "c                  cancel it, after a question",
     "t                  show one tier only; again: the next one",
     "s                  other order: slack, age, output, order of service",
+    "u                  usage of the tenants; again: the requests",
     "escape             clear the last line",
     "q or ctrl-C        quit",
     "",

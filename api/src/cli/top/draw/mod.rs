@@ -4,6 +4,7 @@ mod help;
 mod requests;
 mod server;
 mod style;
+mod tenants;
 
 pub(super) use style::Palette;
 
@@ -17,10 +18,12 @@ const SMALLEST: (u16, u16) = (60, 16);
 /// Rows of the list of events in a terminal of 24 rows; higher terminals show more.
 const EVENTS: u16 = 2;
 /// Line of the keys that matter most.
-const KEYS: &str =
-    "j/k select  r raise  l lower  p pause/resume  c cancel  t tier  s sort  ? help  q quit";
+const KEYS: &str = "j/k select  r raise  l lower  p pause/resume  c cancel  t tier  s sort  u tenants  ? help  q quit";
 /// The same for terminals that are less wide.
-const KEYS_SHORT: &str = "j/k r raise l lower p pause c cancel t tier s sort ? help q quit";
+const KEYS_SHORT: &str =
+    "j/k r raise l lower p pause c cancel t tier s sort u tenants ? help q quit";
+/// Line of the keys while the tenants are shown.
+const KEYS_TENANTS: &str = "u requests  q quit";
 
 /// Draws the view.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
@@ -47,8 +50,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     frame.render_widget(server::speeds(model, palette), speeds);
     frame.render_widget(server::pools(model, palette, area.width), pools);
     frame.render_widget(server::tiers(model, palette, area.width), tiers);
-    requests::draw(frame, table, model, palette);
-    frame.render_widget(requests::detail(model), detail);
+    if model.mode == Mode::Tenants {
+        tenants::draw(frame, table.union(detail), model, palette);
+    } else {
+        requests::draw(frame, table, model, palette);
+        frame.render_widget(requests::detail(model), detail);
+    }
     draw_events(frame, happened, model, palette);
     frame.render_widget(footer(model, palette, foot.width), foot);
     if model.mode == Mode::Help {
@@ -80,6 +87,7 @@ fn footer(model: &Model, palette: Palette, width: u16) -> Line<'_> {
     }
     match (&model.link, &model.notice) {
         (Link::Lost(why), _) => Line::styled(format!("! {why}"), palette.bad()),
+        _ if model.mode == Mode::Tenants => Line::raw(KEYS_TENANTS),
         (_, Some(notice)) if notice.failed => {
             Line::styled(format!("! {}", notice.text), palette.bad())
         }

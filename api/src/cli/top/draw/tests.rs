@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cli::top::model::{Event, Key};
-use crate::cli::top::sample::{Counters, Latency, Pool, RequestRow, Sample, TierRow};
+use crate::cli::top::sample::{
+    Counters, Latency, Pool, RequestRow, Sample, TenantRow, TenantUse, TierRow,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
@@ -48,6 +50,23 @@ fn sample(at: Timestamp) -> Sample {
         step_ms: Some((50.0, 61.5)),
         pools: [Pool { all: 60, owned: [20, 0, 12, 1], cached: 8 }, Pool::default()],
         tiers: vec![premium, TierRow { tier: Tier::Background, ..TierRow::default() }],
+        tenants: vec![
+            TenantRow {
+                tenant: "shop".into(),
+                running: 12,
+                waiting: 3,
+                preempted: 4,
+                device_blocks: 20,
+                used: Some(TenantUse {
+                    prompt_tokens: 123_456,
+                    output_tokens: 7_890,
+                    device_s: 61.0,
+                    recent_share: 0.75,
+                }),
+            },
+            TenantRow { tenant: "late".into(), ..TenantRow::default() },
+        ],
+        tenants_total: 66,
         counters: Counters { steps: at.0 / 50_000, tokens: at.0 / 10_000, preemptions: 0 },
         total: 40,
         rows: (1..=40).map(row).collect(),
@@ -131,6 +150,31 @@ fn a_lost_connection_is_named_with_the_age_of_the_figures() {
     shows(&lines(&fresh, (80, 24)), &["connecting ..."]);
     fresh.update(Event::Lost("refused".into()), Timestamp(0));
     shows(&lines(&fresh, (80, 24)), &["NO FIGURES", "! refused"]);
+}
+
+#[test]
+fn tenants_are_shown_in_place_of_requests_which_no_key_changes_meanwhile() {
+    let mut model = view();
+    let now = Timestamp(2_000_000);
+    assert_eq!(model.update(Event::Key(Key::Letter('u')), now), None);
+    let drawn = lines(&model, (80, 24));
+    shows(
+        &drawn,
+        &[
+            "TENANTS 2 of 66: most blocks, then most device time, first",
+            "TENANT                   RUNS  WAITS BLOCKS PROMPT     OUTPUT     DEVICE  MINUTE",
+            "shop                     12    7     20     123456     7890       61s     75%",
+            "late                     0     0     0      -          -          -       -",
+            "u requests  q quit",
+        ],
+    );
+    assert!(!drawn.concat().contains("chatcmpl-1"));
+    for key in ['r', 'l', 'p', 'c', 't', 's'] {
+        assert_eq!(model.update(Event::Key(Key::Letter(key)), now), None, "{key}");
+        shows(&lines(&model, (80, 24)), &["TENANTS 2 of 66"]);
+    }
+    model.update(Event::Key(Key::Letter('u')), now);
+    shows(&lines(&model, (80, 24)), &["> 1       background", "u tenants"]);
 }
 
 #[test]
