@@ -2,6 +2,7 @@
 //! content, reasoning and calls while it arrives, and grammars (Lark, for llguidance), which make a model write valid
 //! calls.
 
+pub mod grammar;
 mod parser;
 mod piece;
 mod reasoning_dialect;

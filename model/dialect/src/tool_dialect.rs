@@ -68,6 +68,16 @@ impl ToolDialect {
         }
     }
 
+    /// The text that opens calls.
+    pub(crate) fn trigger(self) -> &'static str {
+        self.triggers()[0]
+    }
+
+    /// Whether a call must open with the trigger.
+    pub(crate) fn needs_trigger(self) -> bool {
+        !matches!(self, ToolDialect::Llama3Json | ToolDialect::Pythonic)
+    }
+
     /// Texts that open a call and that are special tokens in some tokenizers, which must be shown to the parser.
     pub fn triggers(self) -> &'static [&'static str] {
         match self {

@@ -22,6 +22,7 @@ mod typed;
 mod xml_value;
 
 pub use form::HELD_BYTES_MAX;
+pub(crate) use typed::Kind;
 
 use crate::{Piece, ReasoningDialect, ToolDialect, Tools};
 use calls::Calls;

@@ -9,9 +9,11 @@ const SCHEMAS_MAX: usize = 64;
 
 /// What an argument's schema asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     shape: Shape,
     nullable: bool,
+    /// Whether the schema has several types other than `null`.
+    mixed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,7 @@ enum Shape {
 impl Kind {
     /// Returns what a schema asks for: the first type that is not `null`, as vLLM does. An argument without a schema, or
     /// whose schema names no type, is a text. `root` is the schema of all arguments, for references.
-    pub(super) fn of(schema: Option<&Value>, root: Option<&Value>) -> Kind {
+    pub(crate) fn of(schema: Option<&Value>, root: Option<&Value>) -> Kind {
         let (mut types, mut left) = (Vec::new(), SCHEMAS_MAX);
         if let Some(schema) = schema {
             collect(schema, root.unwrap_or(schema), &mut left, &mut types);
@@ -36,7 +38,13 @@ impl Kind {
         let nullable = types.contains(&Shape::Null);
         let first = types.iter().copied().find(|shape| *shape != Shape::Null);
         let shape = first.unwrap_or(if nullable { Shape::Null } else { Shape::Text });
-        Kind { shape, nullable }
+        let mixed = types.iter().any(|other| *other != Shape::Null && *other != shape);
+        Kind { shape, nullable, mixed }
+    }
+
+    /// Whether a grammar must leave the text free: it may be a string.
+    pub(crate) fn is_free_text(self) -> bool {
+        self.shape == Shape::Text || self.mixed
     }
 
     /// Most bytes of the text that can be anything but a string; `None` if there is no such limit. The text of a string

@@ -66,7 +66,8 @@ impl Answer {
             Piece::CallEnd { index } => {
                 let call = self.calls.last_mut().unwrap();
                 assert!(index + 1 == count && !call.complete);
-                assert!(call.arguments.parse::<Value>().is_ok_and(|value| value.is_object()));
+                let arguments = call.arguments.parse::<Value>();
+                assert!(arguments.as_ref().is_ok_and(Value::is_object), "{arguments:?}: {call:?}");
                 call.complete = true;
             }
         }

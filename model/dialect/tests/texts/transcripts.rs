@@ -1,9 +1,6 @@
 //! Texts of models, and what parsers make of them: the expected pieces, however the text is cut, and no text lost.
-#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
-mod common;
-
-use common::{Answer, Case, cases, parse};
+use crate::corpus::{Answer, Case, cases, parse};
 use proptest::prelude::*;
 use serde_json::Value;
 use tiercel_dialect::{Dialects, HELD_BYTES_MAX, Parser, ReasoningDialect, ToolDialect};
@@ -11,7 +8,7 @@ use tiercel_dialect::{Dialects, HELD_BYTES_MAX, Parser, ReasoningDialect, ToolDi
 /// Names and arguments of the complete calls.
 fn complete(answer: &Answer) -> Value {
     let complete = answer.calls.iter().filter(|call| call.complete);
-    let pair = |call: &common::Call| -> [Value; 2] {
+    let pair = |call: &crate::corpus::Call| -> [Value; 2] {
         [call.name.as_str().into(), call.arguments.parse().unwrap()]
     };
     complete.map(|call| Value::from(pair(call).to_vec())).collect()
@@ -175,7 +172,7 @@ fn what_is_held_back_is_bounded() {
     for (dialect, opening) in openings {
         for filler in ["x", " ", "\n"] {
             let dialects = Dialects { tools: Some(dialect), ..Dialects::default() };
-            let mut parser = Parser::new(&dialects, &common::tools());
+            let mut parser = Parser::new(&dialects, &crate::corpus::tools());
             let mut answer = Answer::default();
             let text = format!("{opening}{}", filler.repeat(2 * HELD_BYTES_MAX));
             parser.push(&text).into_iter().for_each(|piece| answer.add(piece));

@@ -1,0 +1,169 @@
+//! Grammars (Lark, in the syntax of llguidance) under which a model writes calls that its dialect's parser reads and whose
+//! arguments follow the functions' schemas.
+//!
+//! In the JSON dialects the schemas are followed as a whole. Strings of [`ToolDialect::QwenXml`] are free texts unless the
+//! schema lists their values, and [`ToolDialect::Pythonic`] follows types, required members and listed values; lengths,
+//! ranges and patterns are not followed in these.
+
+mod python;
+mod rules;
+mod xml;
+
+use crate::{ReasoningDialect, Tool, ToolDialect, Tools};
+use rules::Rules;
+use serde_json::{Map, Value, json};
+
+/// Returns the id of the special token with this text; `None` if the tokenizer has none, so that the text is written with
+/// ordinary tokens.
+pub type SpecialTokens<'a> = &'a dyn Fn(&str) -> Option<u32>;
+
+/// What a model's output looks like around calls.
+#[derive(Clone, Copy)]
+pub struct Output<'a> {
+    /// Form of the calls.
+    pub dialect: ToolDialect,
+    /// Tags of reasoning before the answer; `None` if the model does not reason or its reasoning is forbidden.
+    pub reasoning: Option<ReasoningDialect>,
+    /// Whether the prompt has opened the reasoning, so that the output begins with reasoning.
+    pub reasoning_open: bool,
+    /// The tokenizer's special tokens.
+    pub special: SpecialTokens<'a>,
+}
+
+/// Returns the grammar of an output that is one call of one of the functions, or with `parallel` one or more calls, after
+/// reasoning. `tools` must not be empty.
+pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
+    let mut rules = Rules::new(output);
+    let head = rules.head();
+    let form = CallForm::new(&mut rules, tools, parallel);
+    let opening = if output.dialect.needs_trigger() {
+        rules.element(output.dialect.trigger())
+    } else {
+        String::new()
+    };
+    let calls = match form.separator.filter(|_| parallel) {
+        Some(separator) => format!("{opening} after ({separator} {opening} after)*"),
+        None => format!("{opening} after"),
+    };
+    rules.start(&format!("{head} {calls}"))
+}
+
+/// Returns the grammar of an output that is one call of this function, after reasoning.
+pub fn named(output: &Output<'_>, tool: &Tool) -> String {
+    required(output, &Tools::new(vec![tool.clone()]), false)
+}
+
+/// Returns the grammar of an output that is any text in which calls may be, one at most without `parallel`: after the text
+/// that opens calls, the model must write a call of one of the functions. Returns `None` for a dialect whose calls open
+/// with no text of their own or with a text that is no special token of the tokenizer, because then an answer in JSON
+/// would have to be a call. `tools` must not be empty.
+pub fn auto(output: &Output<'_>, tools: &Tools, parallel: bool) -> Option<String> {
+    let trigger = output.dialect.trigger();
+    let special = (output.special)(trigger).is_some();
+    if !special && !output.dialect.needs_trigger() {
+        return None;
+    }
+    let mut rules = Rules::new(output);
+    let head = rules.head();
+    let form = CallForm::new(&mut rules, tools, parallel);
+    let many = parallel && form.separator.is_some();
+    let start = if special {
+        let opening = rules.element(trigger);
+        if many {
+            format!("TEXT ({opening} after TEXT)*")
+        } else {
+            format!("TEXT ({opening} after)?")
+        }
+    } else {
+        rules.found("found", trigger);
+        if many { "(found after)* TEXT".to_owned() } else { "(TEXT | found after)".to_owned() }
+    };
+    Some(rules.start(&format!("{head} {start}")))
+}
+
+/// What follows the text that opens calls, as the rule `after`.
+struct CallForm {
+    /// What stands between two calls that each have their opening text; `None` if the rule has all calls.
+    separator: Option<String>,
+}
+
+impl CallForm {
+    fn new(rules: &mut Rules<'_>, tools: &Tools, parallel: bool) -> CallForm {
+        match rules.dialect() {
+            ToolDialect::Hermes => {
+                let call = json_calls(rules, tools, "arguments");
+                let close = rules.element("</tool_call>");
+                rules.rule("after", &format!("\"\\n\" ({call}) \"\\n\" {close}"));
+                CallForm { separator: Some("\"\\n\"".to_owned()) }
+            }
+            ToolDialect::QwenXml => {
+                let call = xml::calls(rules, tools);
+                let close = rules.element("</tool_call>");
+                rules.rule("after", &format!("\"\\n\" ({call}) {close}"));
+                CallForm { separator: Some("\"\\n\"".to_owned()) }
+            }
+            ToolDialect::Mistral if rules.is_special("[ARGS]") => {
+                let arguments = rules.element("[ARGS]");
+                let call = alternatives(tools, |at, tool| {
+                    let value = json_arguments(rules, at, tool);
+                    format!("{} {arguments} {value}", rules::literal(&tool.name))
+                });
+                rules.rule("after", &call);
+                CallForm { separator: Some(String::new()) }
+            }
+            ToolDialect::Mistral => {
+                let call = json_calls(rules, tools, "arguments");
+                rules.rule(
+                    "after",
+                    &format!("/ ?/ \"[\" {} \"]\"", list(&call, "\", \"", parallel)),
+                );
+                CallForm { separator: None }
+            }
+            ToolDialect::Llama3Json => {
+                let call = json_calls(rules, tools, "parameters");
+                rules.rule("after", &list(&call, "\"; \"", parallel));
+                CallForm { separator: None }
+            }
+            ToolDialect::Pythonic => {
+                let call = python::calls(rules, tools);
+                rules.rule("after", &format!("\"[\" {} \"]\"", list(&call, "\", \"", parallel)));
+                CallForm { separator: None }
+            }
+        }
+    }
+}
+
+fn list(call: &str, separator: &str, parallel: bool) -> String {
+    if parallel { format!("({call}) ({separator} ({call}))*") } else { format!("({call})") }
+}
+
+fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> String) -> String {
+    let all: Vec<String> = tools.iter().enumerate().map(|(at, tool)| one(at, tool)).collect();
+    all.join(" | ")
+}
+
+/// Returns the alternatives `{"name": …, "arguments": …}` of all functions.
+fn json_calls(rules: &mut Rules<'_>, tools: &Tools, key: &str) -> String {
+    alternatives(tools, |at, tool| {
+        let value = json_arguments(rules, at, tool);
+        let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(tool.name.as_str()));
+        format!("{} {value} \"}}\"", rules::literal(&head))
+    })
+}
+
+/// Makes a rule for the arguments of a function, and returns its name.
+fn json_arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
+    let name = format!("arguments_{at}");
+    rules.rule(&name, &format!("%json {}", Value::Object(object_schema(tool))));
+    name
+}
+
+/// Returns the schema of a function's arguments, with the type that all arguments have.
+fn object_schema(tool: &Tool) -> Map<String, Value> {
+    let mut schema = match &tool.parameters {
+        Some(Value::Object(schema)) => schema.clone(),
+        _ => Map::new(),
+    };
+    schema.entry("type").or_insert_with(|| json!("object"));
+    schema
+}

@@ -1,0 +1,6 @@
+//! Tests of parsers and grammars on texts of models.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+mod corpus;
+mod grammars;
+mod transcripts;
