@@ -1,6 +1,7 @@
 //! Lark grammars and regular expressions: refuses what the parser would accept and then not follow, and prepares the
 //! JSON schemas inside a grammar.
 
+use crate::conjuncts::OPERATORS_MAX;
 use crate::{GrammarError, schema};
 use regex_syntax::ast::{self, Ast};
 use serde_json::Value;
@@ -19,6 +20,12 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
         if let Some(attribute) = refused_attribute(line) {
             let at = format!("line {}", number + 1);
             return Err(GrammarError::unsupported(&at, format!("the attribute '{attribute}'")));
+        }
+    }
+    for operator in ['&', '~'] {
+        if grammar.matches(operator).count() > OPERATORS_MAX {
+            let why = format!("it has more than {OPERATORS_MAX} times {operator:?}");
+            return Err(GrammarError::TooComplex(why));
         }
     }
     let mut prepared = String::with_capacity(grammar.len());

@@ -8,7 +8,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `source.rs` | forms of a source, and the limits on its size |
-//! | `schema.rs`, `overlap.rs` | JSON schemas: what is refused, how they are prepared |
+//! | `schema.rs`, `overlap.rs`, `conjuncts.rs` | JSON schemas: what is refused, how they are prepared |
 //! | `lark.rs`, `gbnf/` | Lark grammars: what is refused; from GBNF to Lark |
 //! | `vocabulary.rs` | the bytes of the tokens |
 //! | `compile.rs`, `cache.rs` | compiling, with limits and a cache |
@@ -16,6 +16,7 @@
 
 mod cache;
 mod compile;
+mod conjuncts;
 mod constraint;
 mod error;
 mod gbnf;

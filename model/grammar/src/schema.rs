@@ -5,6 +5,7 @@
 //! optional space after each comma and colon, so that a model cannot loop in whitespace, and no `\u` escapes, so that
 //! each name of a property has one spelling.
 
+use crate::conjuncts::{CONJUNCTS_MAX, Conjuncts};
 use crate::{GrammarError, overlap};
 use serde_json::{Map, Number, Value, json};
 
@@ -81,6 +82,7 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     };
     let mut walk = Walk { root: schema, schemas: 0 };
     walk.schema(&mut prepared, "#")?;
+    check_conjuncts(schema)?;
     if let Value::Object(fields) = &mut prepared {
         let form = json!({
             "item_separator": ", ?",
@@ -190,6 +192,26 @@ impl Walk<'_> {
         });
         *fields = renamed.collect();
     }
+}
+
+/// Checks that no text has to match too many expressions at once.
+fn check_conjuncts(root: &Value) -> Result<(), GrammarError> {
+    let mut conjuncts = Conjuncts::new(root);
+    let mut open = vec![root];
+    while let Some(value) = open.pop() {
+        if conjuncts.count(value) > CONJUNCTS_MAX {
+            let why = format!(
+                "a text must match more than {CONJUNCTS_MAX} patterns, formats and lengths at once"
+            );
+            return Err(GrammarError::TooComplex(why));
+        }
+        match value {
+            Value::Object(fields) => open.extend(fields.values()),
+            Value::Array(items) => open.extend(items),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Checks keywords of one schema that depend on each other.
