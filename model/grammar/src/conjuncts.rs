@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// Most expressions that one text may have to match at once.
 pub(crate) const CONJUNCTS_MAX: usize = 4;
-/// Most intersections (`&`), and most negations (`~`), of a Lark grammar.
+/// Most intersections (`&`) and negations (`~`) of a Lark grammar.
 pub(crate) const OPERATORS_MAX: usize = 3;
 
 /// Counter of the expressions that meet in one text, for the schemas within one root schema.

@@ -22,11 +22,9 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
             return Err(GrammarError::unsupported(&at, format!("the attribute '{attribute}'")));
         }
     }
-    for operator in ['&', '~'] {
-        if grammar.matches(operator).count() > OPERATORS_MAX {
-            let why = format!("it has more than {OPERATORS_MAX} times {operator:?}");
-            return Err(GrammarError::TooComplex(why));
-        }
+    if operators(grammar) > OPERATORS_MAX {
+        let why = format!("it has more than {OPERATORS_MAX} operators '&' and '~'");
+        return Err(GrammarError::TooComplex(why));
     }
     let mut prepared = String::with_capacity(grammar.len());
     let mut rest = grammar;
@@ -45,6 +43,39 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
     }
     prepared.push_str(rest);
     Ok(prepared)
+}
+
+/// Returns the number of intersections (`&`) and negations (`~` before anything but a number of repetitions) outside of
+/// texts, regular expressions and comments.
+fn operators(grammar: &str) -> usize {
+    let mut count = 0;
+    let mut chars = grammar.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => skip_to(&mut chars, '"'),
+            '#' => skip_to(&mut chars, '\n'),
+            '/' if chars.peek() == Some(&'/') => skip_to(&mut chars, '\n'),
+            '/' => skip_to(&mut chars, '/'),
+            '&' => count += 1,
+            '~' => {
+                while chars.next_if(|c| *c == ' ').is_some() {}
+                count += usize::from(!chars.peek().is_some_and(char::is_ascii_digit));
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Skips the rest of a literal or comment, to its end; a backslash makes the next character a part of it.
+fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) {
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => _ = chars.next(),
+            c if c == end => return,
+            _ => {}
+        }
+    }
 }
 
 /// Adds the line of a grammar to an error about a schema in it.
@@ -149,6 +180,17 @@ mod tests {
         }
         for fine in ["a[lazy]: /x/", "[stop=\"x\"]", "A: /[stop=1]:/", "a: b[x]", "a[capture]: b"] {
             assert_eq!(prepare(fine).as_deref(), Ok(fine));
+        }
+    }
+
+    #[test]
+    fn operators_are_counted_outside_of_literals() {
+        for (grammar, count) in [
+            ("T: /a/ & ~/b/ & ~ (C)", 4),
+            ("T: \"a & ~\\\" &\" /&\\/~/ // & ~\n# &\nb: c~3 d ~ 2..4", 0),
+            ("a: \"unfinished & ", 0),
+        ] {
+            assert_eq!(operators(grammar), count, "{grammar}");
         }
     }
 
