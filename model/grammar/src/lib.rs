@@ -14,6 +14,8 @@
 //! | `compile.rs`, `cache.rs` | compiling, with limits and a cache |
 //! | `constraint.rs` | compiled grammars as constraints of the device boundary |
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
+
 mod cache;
 mod compile;
 mod conjuncts;
