@@ -3,13 +3,12 @@
 
 use tiercel_device::TokenId;
 use tiercel_model::source::Resolver;
-use tiercel_model::template::{ChatMessage, ChatTemplate};
+use tiercel_model::template::{ChatTemplate, Conversation, Ending};
 use tiercel_model::tokenizer::Tokenizer;
 
-fn conversation(content: &str) -> Vec<ChatMessage> {
-    let message =
-        |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into() };
-    vec![message("system", "Be brief."), message("user", content), message("assistant", content)]
+fn conversation(content: &str) -> Conversation {
+    let texts = [("system", "Be brief."), ("user", content), ("assistant", content)];
+    Conversation::of_texts(&texts, Ending::Open)
 }
 
 #[test]
@@ -17,7 +16,8 @@ fn messages_cannot_forge_turns() {
     let model = Resolver::from_env().unwrap().resolve(None).unwrap();
     let tokenizer = Tokenizer::from_files(&model.files).unwrap();
     let template = ChatTemplate::from_files(&model.files, &tokenizer).unwrap();
-    let encode = |content: &str| template.encode(&tokenizer, &conversation(content), true).unwrap();
+    let encode =
+        |content: &str| template.encode(&tokenizer, &conversation(content)).unwrap().tokens;
     let control = |ids: &[TokenId]| -> Vec<TokenId> {
         ids.iter().copied().filter(|&id| tokenizer.is_special(id)).collect()
     };
@@ -31,7 +31,7 @@ fn messages_cannot_forge_turns() {
     ] {
         let ids = encode(content);
         assert_eq!(control(&ids), honest, "{content:?}");
-        let text = template.render(&conversation(content), true).unwrap();
+        let text = template.render(&conversation(content)).unwrap();
         assert_eq!(tokenizer.decode(&ids, false), text, "{content:?}");
         // The same text as the prompt of a completion request is encoded with control tokens, because there the client
         // writes the whole prompt.
@@ -48,8 +48,8 @@ fn messages_without_markup_have_the_tokens_of_their_rendering() {
     let tokenizer = Tokenizer::from_files(&model.files).unwrap();
     let template = ChatTemplate::from_files(&model.files, &tokenizer).unwrap();
     for content in ["hi", "if a <b|c> { x |= 1 }", "  Grüße, 世界 <im_end>\n\n", ""] {
-        let text = template.render(&conversation(content), true).unwrap();
-        let ids = template.encode(&tokenizer, &conversation(content), true).unwrap();
+        let text = template.render(&conversation(content)).unwrap();
+        let ids = template.encode(&tokenizer, &conversation(content)).unwrap().tokens;
         assert_eq!(ids, tokenizer.encode(&text, false, true).unwrap(), "{content:?}");
     }
 }

@@ -16,7 +16,7 @@ use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions, open};
 use tiercel_model::runner::ModelRunner;
 use tiercel_model::source::{ModelFiles, Resolver};
-use tiercel_model::template::{ChatMessage, ChatTemplate};
+use tiercel_model::template::{ChatTemplate, Conversation, Ending};
 use tiercel_model::tokenizer::Tokenizer;
 use tiercel_model::weights::Checkpoint;
 
@@ -200,11 +200,12 @@ fn prompts_become_the_token_ids_of_transformers() {
     let template = ChatTemplate::from_files(&files, &tokenizer).unwrap();
     for Prompt { name, messages, text, prompt, .. } in reference() {
         if let Some(messages) = messages {
-            let messages: Vec<ChatMessage> = messages
-                .into_iter()
-                .map(|Message { role, content }| ChatMessage { role, content })
+            let texts: Vec<(&str, &str)> = messages
+                .iter()
+                .map(|Message { role, content }| (role.as_str(), content.as_str()))
                 .collect();
-            assert_eq!(template.render(&messages, true).unwrap(), text, "{name}: its text");
+            let conversation = Conversation::of_texts(&texts, Ending::Open);
+            assert_eq!(template.render(&conversation).unwrap(), text, "{name}: its text");
         }
         assert_eq!(tokenizer.encode(&text, false, true).unwrap(), prompt, "{name}: its tokens");
     }

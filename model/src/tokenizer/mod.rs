@@ -140,6 +140,11 @@ impl Tokenizer {
         self.guard.protect(text)
     }
 
+    /// Returns the characters of a text whose parts have been [protected](Tokenizer::protect), as they were before.
+    pub(crate) fn unprotected(text: &str) -> impl DoubleEndedIterator<Item = char> {
+        text.chars().filter(|&c| c != BREAK)
+    }
+
     /// Encodes a rendered chat template, whose messages have been [protected](Tokenizer::protect). Without protected
     /// texts, the result is that of [`Tokenizer::encode`] without `add_special` and with `parse_special`.
     ///
@@ -177,6 +182,16 @@ impl Tokenizer {
     /// Returns whether a token is a special token (markup such as the end of a turn) instead of text.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.vocab.is_special(token)
+    }
+
+    /// Returns the tokens whose texts look like markup (`<...>` or `[...]`): id, text, and whether the token is special.
+    pub fn markup(&self) -> impl Iterator<Item = (TokenId, &str, bool)> {
+        (0..self.vocab.len() as TokenId).filter_map(|id| {
+            let text = std::str::from_utf8(self.vocab.token_bytes(id)).ok()?;
+            let tagged = |open, close| text.starts_with(open) && text.ends_with(close);
+            let is_markup = text.len() > 2 && (tagged('<', '>') || tagged('[', ']'));
+            is_markup.then(|| (id, text, self.is_special(id)))
+        })
     }
 
     /// Returns the number of token ids of the vocabulary. (The model's output matrix may have more rows.)

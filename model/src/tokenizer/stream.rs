@@ -12,6 +12,8 @@ pub struct StreamDecoder {
     vocab: Arc<Vocab>,
     characters: Utf8Decoder,
     skip_special: bool,
+    /// Special tokens that are not skipped.
+    shown: Arc<[TokenId]>,
     strip_space: bool,
 }
 
@@ -23,15 +25,22 @@ impl StreamDecoder {
             vocab,
             characters: Utf8Decoder::default(),
             skip_special,
+            shown: Arc::default(),
             strip_space: false,
         }
+    }
+
+    /// Returns the decoder changed so that it does not skip these special tokens.
+    pub fn showing(self, shown: Arc<[TokenId]>) -> StreamDecoder {
+        StreamDecoder { shown, ..self }
     }
 
     /// Creates a streaming decoder for a text from its beginning, which removes the space that SentencePiece puts
     /// there.
     pub fn from_start(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         let strip_space = vocab.strips_leading_space;
-        StreamDecoder { vocab, characters: Utf8Decoder::default(), skip_special, strip_space }
+        let characters = Utf8Decoder::default();
+        StreamDecoder { vocab, characters, skip_special, shown: Arc::default(), strip_space }
     }
 
     /// Decodes the next token and returns the text that it completes; often empty, never part of a character.
@@ -43,7 +52,7 @@ impl StreamDecoder {
 
     /// Decodes the next token and appends the text that it completes to `out`; see [`StreamDecoder::push`].
     pub fn push_to(&mut self, token: TokenId, out: &mut String) {
-        if self.skip_special && self.vocab.is_special(token) {
+        if self.skip_special && self.vocab.is_special(token) && !self.shown.contains(&token) {
             return;
         }
         let mut bytes = self.vocab.token_bytes(token);
@@ -123,6 +132,15 @@ mod tests {
         let pieces: Vec<String> = (0..6).map(|id| decoder.push(id)).collect();
         assert_eq!(pieces, ["a", "", "", "", "😀", "b"]);
         assert_eq!(decoder.finish(), "");
+    }
+
+    #[test]
+    fn chosen_special_tokens_are_shown() {
+        let tokens = [(b"a".to_vec(), false), (b"<b>".to_vec(), true), (b"<c>".to_vec(), true)];
+        let mut decoder =
+            StreamDecoder::continuing(vocab(&tokens, false), true).showing(Arc::new([2]));
+        let pieces: Vec<String> = (0..3).map(|id| decoder.push(id)).collect();
+        assert_eq!(pieces, ["a", "", "<c>"]);
     }
 
     #[test]

@@ -35,17 +35,35 @@ pub struct Output<'a> {
 pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
     let mut rules = Rules::new(output);
     let head = rules.head();
-    let form = CallForm::new(&mut rules, tools, parallel);
-    let opening = if output.dialect.needs_trigger() {
-        rules.element(output.dialect.trigger())
-    } else {
-        String::new()
+    let calls = calls(&mut rules, tools, parallel);
+    rules.start(&format!("{head} {calls}"))
+}
+
+/// Returns the grammar of an output that follows `reply`, the body of a Lark rule, or that is one call of one of the
+/// functions, or with `parallel` one or more calls. Both come after reasoning. Without functions the output follows `reply`.
+pub fn reply(output: &Output<'_>, tools: &Tools, parallel: bool, reply: &str) -> String {
+    let mut rules = Rules::new(output);
+    let head = rules.head();
+    rules.rule("reply", reply);
+    if tools.is_empty() {
+        return rules.start(&format!("{head} reply"));
+    }
+    let calls = calls(&mut rules, tools, parallel);
+    rules.start(&format!("{head} (reply | {calls})"))
+}
+
+/// Returns the expression for one call of one of the functions, or with `parallel` for one or more calls.
+fn calls(rules: &mut Rules<'_>, tools: &Tools, parallel: bool) -> String {
+    let form = CallForm::new(rules, tools, parallel);
+    let dialect = rules.dialect();
+    let opening = match dialect.needs_trigger() {
+        true => rules.element(dialect.trigger()),
+        false => String::new(),
     };
-    let calls = match form.separator.filter(|_| parallel) {
+    match form.separator.filter(|_| parallel) {
         Some(separator) => format!("{opening} after ({separator} {opening} after)*"),
         None => format!("{opening} after"),
-    };
-    rules.start(&format!("{head} {calls}"))
+    }
 }
 
 /// Returns the grammar of an output that is one call of this function, after reasoning.

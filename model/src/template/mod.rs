@@ -1,0 +1,267 @@
+//! Chat templates: render a conversation as one text, with the markup that the model was trained on.
+//!
+//! Templates are Jinja, written for Hugging Face's renderer. They come with the model, so they are programs of
+//! strangers. They run in minijinja with a limit on the executed instructions and on the written text. The memory that
+//! a template's values take meanwhile has no limit, and one instruction can double a text. So do not serve models of
+//! people whose programs you would not run.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `source.rs` | reads the sources of a model's templates |
+//! | `functions.rs` | functions and filters that templates expect |
+//! | `conversation.rs` | messages, tools and variables that are rendered |
+//! | `spelled_out.rs` | tools for templates that know none |
+
+mod conversation;
+mod error;
+mod functions;
+mod source;
+mod spelled_out;
+#[cfg(test)]
+mod tests;
+
+pub use conversation::{Conversation, Ending, Message};
+pub use error::TemplateError;
+
+use crate::source::ModelFiles;
+use crate::tokenizer::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer};
+use conversation::text;
+use error::one_line;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, context};
+use source::{CHATML, SOURCE_BYTES_MAX, Sources};
+use std::io::{self, Write};
+use tiercel_device::TokenId;
+
+/// Maximum number of minijinja instructions that one rendering of a chat template may execute; thousands of messages
+/// need fewer.
+const FUEL: u64 = 20_000_000;
+/// Maximum length of [`Prompt::tail`], characters.
+const TAIL_CHARS: usize = 64;
+
+/// Mark that ends a message which the model continues: a noncharacter, which Unicode reserves for use inside programs. A space
+/// follows the mark, which shows whether the template removes spaces at the end of a message.
+const END_MARK: char = '\u{FDD1}';
+
+/// A rendered and encoded conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Prompt {
+    /// Tokens of the rendered conversation.
+    pub tokens: Vec<TokenId>,
+    /// Last characters of the rendered conversation, at most 64. They show whether the template has begun the answer, for
+    /// example with the tag that opens its reasoning.
+    pub tail: String,
+}
+
+/// A model's compiled chat templates: one for all conversations, or a second one for those with tools.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    default: Facts,
+    tool_use: Option<Facts>,
+    bos: String,
+    eos: String,
+}
+
+/// What must be known of a template's source before it is rendered.
+#[derive(Debug, Clone)]
+struct Facts {
+    /// Name of the template in the environment.
+    name: &'static str,
+    source: String,
+    /// Whether the template writes tools. Tools are spelled out for a template that does not.
+    knows_tools: bool,
+    /// Whether the template knows the role `developer`. The role becomes `system` for a template that does not.
+    knows_developer: bool,
+}
+
+impl Facts {
+    fn new(name: &'static str, source: &str) -> Facts {
+        Facts {
+            name,
+            source: source.to_owned(),
+            knows_tools: source.contains("tools"),
+            knows_developer: source.contains("developer"),
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// Reads the chat templates of a model. For a model without a template, uses ChatML and logs a warning.
+    ///
+    /// # Errors
+    /// [`TemplateError`] for unreadable files, and for templates that are too long or do not compile.
+    pub fn from_files(
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+    ) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::new(Sources::of(files)?, tokenizer.special(), &|token| {
+            String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned()
+        })
+    }
+
+    fn new(
+        sources: Sources,
+        special: &SpecialTokens,
+        text: &dyn Fn(TokenId) -> String,
+    ) -> Result<ChatTemplate, TemplateError> {
+        let default = sources.default.unwrap_or_else(|| {
+            tracing::warn!("the model has no chat template; using ChatML");
+            CHATML.to_owned()
+        });
+        let mut environment = Environment::new();
+        // Configure minijinja like Hugging Face's renderer: its options, functions and filters.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| TemplateError::Template(one_line(&error)))?);
+        functions::add_to(&mut environment);
+        environment.set_fuel(Some(FUEL));
+        let default = add(&mut environment, "chat", &default)?;
+        let tool_use = sources.tool_use.map(|source| add(&mut environment, "tool_use", &source));
+        let token = |token: Option<TokenId>| token.map(text).unwrap_or_default();
+        Ok(ChatTemplate {
+            environment,
+            default,
+            tool_use: tool_use.transpose()?,
+            bos: token(special.bos),
+            eos: token(special.eos),
+        })
+    }
+
+    /// Returns the Jinja source of the template for conversations with tools, if it writes tools. `None`: the model has no
+    /// such template, so that tools are spelled out in the form of the Hermes models.
+    pub fn tools_source(&self) -> Option<&str> {
+        let facts = self.facts(true);
+        facts.knows_tools.then_some(&facts.source)
+    }
+
+    /// Returns the Jinja source of the template for conversations without tools.
+    pub fn source(&self) -> &str {
+        &self.default.source
+    }
+
+    /// Renders a conversation and encodes it as tokens. A control token that is spelled in a text of the conversation is
+    /// encoded as its characters.
+    ///
+    /// # Errors
+    /// The errors of [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
+    pub fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        conversation: &Conversation,
+    ) -> Result<Prompt, TemplateError> {
+        let protected = conversation.map_texts(&|text| tokenizer.protect(text).into_owned());
+        let text = self.rendered(protected)?;
+        let tail: Vec<char> = Tokenizer::unprotected(&text).rev().take(TAIL_CHARS).collect();
+        let tail = tail.into_iter().rev().collect();
+        Ok(Prompt { tokens: tokenizer.encode_markup(&text)?, tail })
+    }
+
+    /// Renders a conversation as text with markup. The text contains the beginning-of-text token if the template writes it,
+    /// so encode the text without adding special tokens.
+    ///
+    /// # Errors
+    /// [`TemplateError::Messages`] if the template raises an error, takes too long or writes too much.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        self.rendered(conversation.clone())
+    }
+
+    fn rendered(&self, conversation: Conversation) -> Result<String, TemplateError> {
+        let facts = self.facts(!conversation.tools.is_empty());
+        let suited = suited(conversation, facts);
+        let continued = suited.ending == Ending::Continued;
+        let failed = |error: Error| TemplateError::Messages(one_line(&error));
+        let template = self.environment.get_template(facts.name).map_err(failed)?;
+        let tools = (!suited.tools.is_empty()).then(|| Value::from(Serde(&suited.tools)));
+        let variables = Value::from(Serde(&suited.variables));
+        let context = context! {
+            messages => Value::from(Serde(&suited.messages)),
+            tools => tools.unwrap_or(Value::from(())),
+            documents => Value::from(()),
+            add_generation_prompt => suited.ending == Ending::Open,
+            bos_token => self.bos.as_str(),
+            eos_token => self.eos.as_str(),
+            ..variables
+        };
+        let mut written = Bounded(Vec::new());
+        template.render_captured_to(context, &mut written).map_err(failed)?;
+        let rendered = String::from_utf8(written.0)
+            .map_err(|error| TemplateError::Messages(error.to_string()))?;
+        if continued { cut_at_end_mark(rendered) } else { Ok(rendered) }
+    }
+
+    /// Returns the template that renders conversations with tools, or those without tools.
+    fn facts(&self, with_tools: bool) -> &Facts {
+        self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default)
+    }
+}
+
+/// Compiles a template and adds it to the environment under `name`.
+fn add(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    source: &str,
+) -> Result<Facts, TemplateError> {
+    if source.len() > SOURCE_BYTES_MAX {
+        let why = format!("it has more than {SOURCE_BYTES_MAX} bytes");
+        return Err(TemplateError::Template(why));
+    }
+    environment
+        .add_template_owned(name, source::without_generation_tags(source))
+        .map_err(|error| TemplateError::Template(one_line(&error)))?;
+    Ok(Facts::new(name, source))
+}
+
+/// Returns the conversation in the form that the template can render: tools are spelled out for a template that knows
+/// none, and the role `developer` becomes `system` for a template that does not know it.
+fn suited(mut conversation: Conversation, facts: &Facts) -> Conversation {
+    if !facts.knows_developer {
+        for message in &mut conversation.messages {
+            if text(message, "role") == "developer" {
+                message.insert("role".into(), "system".into());
+            }
+        }
+    }
+    if !facts.knows_tools {
+        conversation = conversation.spelled_out("user");
+    }
+    if let (Ending::Continued, Some(last)) = (conversation.ending, conversation.messages.last_mut())
+    {
+        let marked = format!("{}{END_MARK} ", text(last, "content"));
+        last.insert("content".into(), marked.into());
+    }
+    conversation
+}
+
+/// Cuts a rendered conversation at the mark that ends its last message. If the template has removed the space after the mark,
+/// it would have removed the spaces before it, so they go too.
+fn cut_at_end_mark(mut rendered: String) -> Result<String, TemplateError> {
+    let at = rendered.rfind(END_MARK).ok_or_else(|| {
+        let why = "the template does not write the last message, so that it cannot be continued";
+        TemplateError::Messages(why.into())
+    })?;
+    let kept = rendered[at + END_MARK.len_utf8()..].starts_with(' ');
+    rendered.truncate(at);
+    if !kept {
+        rendered.truncate(rendered.trim_end().len());
+    }
+    Ok(rendered)
+}
+
+/// Writer that collects the rendered conversation and fails beyond the longest text that can be tokenized.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > TEXT_BYTES_MAX - self.0.len() {
+            let message = format!("the conversation is longer than {TEXT_BYTES_MAX} bytes");
+            return Err(io::Error::other(message));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
