@@ -55,7 +55,7 @@ pub use pressure::PressureSettings;
 pub use reservation::{Reservation, ReservationSettings};
 pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, LogFormat, MetricsAt,
-    ModelSettings, ServerSettings, Weights,
+    ModelSettings, ReasoningParser, ServerSettings, ToolParser, Weights,
 };
 pub use shares::SharesSettings;
 pub use shedding::{Late, SheddingForm, SheddingSettings};

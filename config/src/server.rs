@@ -49,6 +49,12 @@ settings! {
         /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
+        /// Form in which the model writes tool calls. auto: the form that its chat template shows, or that of the Hermes models
+        /// for a template without tools; none: requests with tools are refused.
+        tool_parser: ToolParser = ToolParser::Auto, flag "tool-parser";
+        /// Tags that the model writes around its reasoning, which answers then have apart from their content. auto: the tags
+        /// that its chat template or its vocabulary shows; none: reasoning stays in the content.
+        reasoning_parser: ReasoningParser = ReasoningParser::Auto, flag "reasoning-parser";
         /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: what the
         /// checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
@@ -57,6 +63,40 @@ settings! {
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
         max_model_len: u32 = 0, in 0..=1 << 24, flag "max-model-len";
+    }
+}
+
+words! {
+    /// Form in which a model writes tool calls, under the name that vLLM has for it.
+    ToolParser {
+        /// The form that the model shows.
+        Auto = "auto",
+        /// No form: calls are not looked for.
+        None = "none",
+        /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+        Hermes = "hermes",
+        /// `<tool_call><function=...><parameter=...>`.
+        Qwen3Coder = "qwen3_coder",
+        /// `{"name": ..., "parameters": {...}}`.
+        Llama3Json = "llama3_json",
+        /// `[f(a=1)]`.
+        Pythonic = "pythonic",
+        /// `[TOOL_CALLS]`.
+        Mistral = "mistral",
+    }
+}
+
+words! {
+    /// Tags that a model writes around its reasoning.
+    ReasoningParser {
+        /// The tags that the model shows.
+        Auto = "auto",
+        /// No tags: reasoning stays in the content.
+        None = "none",
+        /// `<think>` and `</think>`.
+        Think = "think",
+        /// `[THINK]` and `[/THINK]`.
+        Mistral = "mistral",
     }
 }
 

@@ -12,6 +12,13 @@ macro_rules! words {
         impl $name {
             /// All variants, each with the word that settings accept for it.
             pub const ALL: &[($name, &str)] = &[$(($name::$variant, $word)),+];
+
+            /// Returns the word that settings accept for the variant.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $($name::$variant => $word,)+
+                }
+            }
         }
 
         impl $crate::kind::OfKind for $name {

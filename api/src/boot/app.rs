@@ -10,14 +10,14 @@ use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::replies::Recorder;
 use crate::standing::Standings;
-use crate::text::{Text, TextError};
+use crate::text::{Forms, Text, TextError};
 use actix_web::http::StatusCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
 use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, SamplingParams, Tier, Timestamp, TokenId};
-use tiercel_model::template::ChatMessage;
+use tiercel_model::template::{Conversation, Prompt};
 use tokio::sync::watch;
 
 /// Longest text that an HTTP worker tokenizes on its own thread, bytes. Longer texts are tokenized on another thread,
@@ -60,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) sampling: SamplingParams,
     /// System fingerprint, which every answer states.
     pub(crate) fingerprint: String,
+    /// How the model writes tool calls and reasoning.
+    pub(crate) forms: Forms,
 }
 
 /// A model that is being served, with its engine.
@@ -70,8 +72,7 @@ pub(crate) struct Serving {
     pub(crate) text: Arc<Text>,
     /// Names by which clients may ask for the served model; never empty.
     pub(crate) names: Vec<String>,
-    /// MockVocabulary size and default sampling parameters of the model, by which the fields of requests are checked and
-    /// filled in.
+    /// What is known of the model, by which the fields of requests are checked and filled in.
     pub(crate) facts: ModelFacts,
     /// System fingerprint, which every answer states.
     pub(crate) fingerprint: Arc<str>,
@@ -199,7 +200,7 @@ impl App {
 impl Serving {
     pub(crate) fn new(
         engine: EngineHandle,
-        Model { text, names, sampling, fingerprint }: Model,
+        Model { text, names, sampling, fingerprint, forms }: Model,
         settings: &EngineSettings,
         clock: Clock,
     ) -> Serving {
@@ -208,7 +209,7 @@ impl Serving {
         let context_tokens = pool.min(u64::from(info.max_model_len)) as u32;
         let max_text_bytes = text.longest_token_bytes().saturating_mul(context_tokens as usize);
         Serving {
-            facts: ModelFacts { vocab_size: info.vocab_size, sampling },
+            facts: ModelFacts { vocab_size: info.vocab_size, sampling, forms },
             standings: Arc::new(Standings::new(engine.clone())),
             compiling: Compiling::new(clock, text.clone(), info.vocab_size),
             engine,
@@ -270,11 +271,14 @@ impl Serving {
         special: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
         let bytes = prompt.len();
-        self.encode((tier, "prompt"), bytes, move |text| text.encode(&prompt, special)).await
+        let encode = move |text: &Text| {
+            let tokens = text.encode(&prompt, special)?;
+            Ok(Prompt { tokens, tail: String::new() })
+        };
+        Ok(self.encode((tier, "prompt"), bytes, encode).await?.tokens.into())
     }
 
-    /// Renders a conversation with the model's chat template and tokenizes it; `open` appends the beginning of the
-    /// assistant's answer.
+    /// Renders a conversation with the model's chat template and tokenizes it.
     ///
     /// # Errors
     /// 400 for a conversation that the template refuses or that is too long, 429 if too many texts wait to be
@@ -282,29 +286,27 @@ impl Serving {
     pub(crate) async fn tokenize_chat(
         &self,
         tier: Tier,
-        messages: Vec<ChatMessage>,
-        open: bool,
-    ) -> Result<Arc<[TokenId]>, ApiError> {
-        let bytes =
-            messages.iter().map(|message| message.content.len() + MARKUP_BYTES).sum::<usize>();
-        self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&messages, open)).await
+        conversation: Conversation,
+    ) -> Result<Prompt, ApiError> {
+        let bytes = conversation.text_bytes() + conversation.messages.len() * MARKUP_BYTES;
+        self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&conversation)).await
     }
 
     async fn encode(
         &self,
         (tier, param): (Tier, &'static str),
         bytes: usize,
-        work: impl FnOnce(&Text) -> Result<Vec<TokenId>, TextError> + Send + 'static,
-    ) -> Result<Arc<[TokenId]>, ApiError> {
+        work: impl FnOnce(&Text) -> Result<Prompt, TextError> + Send + 'static,
+    ) -> Result<Prompt, ApiError> {
         if bytes > self.max_text_bytes {
             return Err(self.too_many_bytes(param, bytes));
         }
-        let tokens = if bytes <= INLINE_TEXT_BYTES {
-            let tokens = work(&self.text);
+        let prompt = if bytes <= INLINE_TEXT_BYTES {
+            let prompt = work(&self.text);
             // Yield to the HTTP worker's other connections after each short text, because a request may consist of many
             // short texts.
             tokio::task::yield_now().await;
-            tokens
+            prompt
         } else {
             let text = self.text.clone();
             let done = self.tokenizing.run(tier, move || work(&text)).await;
@@ -314,20 +316,20 @@ impl Serving {
                 }
             })?
         };
-        let tokens = tokens.map_err(|error| match error {
+        let prompt = prompt.map_err(|error| match error {
             TextError::TooLong => self.too_many_bytes(param, bytes),
             TextError::Unreadable(why) => ApiError::param(param, why),
         })?;
         // Refuse token ids beyond the model's vocabulary: a tokenizer may know tokens for which the model has no row in
         // its embedding.
-        match tokens.iter().find(|token| **token >= self.vocab_size()) {
+        match prompt.tokens.iter().find(|token| **token >= self.vocab_size()) {
             Some(token) => Err(ApiError::param(
                 param,
                 format!(
                     "the text holds markup (token {token}) that this model does not know; leave it out"
                 ),
             )),
-            None => Ok(tokens.into()),
+            None => Ok(prompt),
         }
     }
 

@@ -238,7 +238,9 @@ async fn launch(
         [] => vec![name],
         names => names.to_vec(),
     };
-    let model = Model { text: Arc::new(text), names, sampling, fingerprint };
+    let forms = text.forms(&settings.model);
+    forms.log();
+    let model = Model { text: Arc::new(text), names, sampling, fingerprint, forms };
     app.ready(Serving::new(engine.clone(), model, &settings.engine, app.clock.clone()));
     Ok(engine)
 }

@@ -32,6 +32,10 @@ pub(crate) struct Usage {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = PromptTokens, required = false)]
     pub(crate) prompt_tokens_details: Option<PromptTokens>,
+    /// Absent in the token counts of an output that is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = CompletionTokens, required = false)]
+    pub(crate) completion_tokens_details: Option<CompletionTokens>,
 }
 
 /// Prompt tokens by where they came from.
@@ -39,6 +43,13 @@ pub(crate) struct Usage {
 pub(crate) struct PromptTokens {
     /// Tokens that were found in the prefix cache.
     pub(crate) cached_tokens: u32,
+}
+
+/// Output tokens by what they are for.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(crate) struct CompletionTokens {
+    /// Tokens of reasoning.
+    pub(crate) reasoning_tokens: u32,
 }
 
 /// Answer to a conversation.
@@ -57,7 +68,7 @@ pub(crate) struct ChatChoice {
     pub(crate) message: ChatAnswer,
     #[schema(required)]
     pub(crate) logprobs: Option<ChatLogprobs>,
-    /// `stop` or `length`.
+    /// `stop`, `length` or `tool_calls`.
     pub(crate) finish_reason: &'static str,
 }
 
@@ -66,10 +77,47 @@ pub(crate) struct ChatChoice {
 pub(crate) struct ChatAnswer {
     /// `assistant`.
     pub(crate) role: &'static str,
-    pub(crate) content: String,
+    /// Text of the answer; null if the answer has only calls or reasoning.
+    #[schema(required)]
+    pub(crate) content: Option<String>,
     /// Always null.
     #[schema(value_type = Option<String>)]
     pub(crate) refusal: (),
+    #[serde(flatten)]
+    pub(crate) reasoning: Reasoning,
+    /// Calls of functions; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub(crate) tool_calls: Vec<Call>,
+}
+
+/// Reasoning of a model, under both names that clients know; absent if there is none.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(crate) struct Reasoning {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// The same text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+}
+
+/// Call of a function.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Call {
+    /// Id of the call, which the message with the function's result repeats.
+    pub(crate) id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    pub(crate) function: CalledFunction,
+}
+
+/// Function that is called, and its arguments.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CalledFunction {
+    pub(crate) name: String,
+    /// JSON of an object. Of an answer that was cut off, the beginning of one.
+    pub(crate) arguments: String,
 }
 
 /// Piece of a streamed answer to a conversation.
@@ -93,7 +141,7 @@ pub(crate) struct ChatPiece {
     pub(crate) delta: ChatDelta,
     #[schema(required)]
     pub(crate) logprobs: Option<ChatLogprobs>,
-    /// `stop` or `length` in the last piece of the choice, null before.
+    /// `stop`, `length` or `tool_calls` in the last piece of the choice, null before.
     #[schema(required)]
     pub(crate) finish_reason: Option<&'static str>,
 }
@@ -110,6 +158,35 @@ pub(crate) struct ChatDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub(crate) refusal: Option<()>,
+    #[serde(flatten)]
+    pub(crate) reasoning: Reasoning,
+    /// A call that begins, or more of the arguments of the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<[CallPiece; 1]>,
+}
+
+/// Piece of a streamed call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CallPiece {
+    /// Number of the call in the choice, from 0.
+    pub(crate) index: u32,
+    /// Id of the call, in its first piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    /// `function`, in the first piece of the call.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) function: FunctionPiece,
+}
+
+/// Piece of the function of a streamed call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct FunctionPiece {
+    /// Name of the function, in the first piece of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// More of the JSON of the arguments.
+    pub(crate) arguments: String,
 }
 
 /// Log-probabilities of the tokens of a chat choice, or of a piece of it.

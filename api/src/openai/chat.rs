@@ -4,17 +4,17 @@ use crate::boot::App;
 use crate::http::{Answering, ApiError, JsonRequest, Record, RequestId, Rights};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
-use crate::openai::messages;
 use crate::openai::patience;
 use crate::openai::request::{Common, ModelFacts, chat_logprobs};
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
+use crate::openai::tools::{self, Offer, Parsing, ThinkingBudget};
 use crate::replies::Question;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
-use tiercel_model::template::ChatMessage;
+use tiercel_model::template::Conversation;
 
 /// Handler of `POST /v1/chat/completions`: answers a conversation.
 pub(crate) async fn chat(
@@ -35,22 +35,30 @@ pub(crate) async fn chat(
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
     let listener = app.recorder.as_ref().map(|recorder| {
-        let pairs: Vec<_> =
-            chat.messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
-        recorder.listen(Question::of(&pairs))
+        let texts: Vec<_> = chat.conversation.texts().collect();
+        recorder.listen(Question::of(&texts))
     });
-    let prompt = serving.tokenize_chat(chat.common.tier, chat.messages, true).await?;
+    let prompt = serving.tokenize_chat(chat.common.tier, chat.conversation).await?;
+    let forms = &serving.facts.forms;
+    let parsing = Parsing::new(forms, chat.offer, &prompt.tail);
+    if let Some(parsing) = &parsing {
+        chat.common.rule = parsing.rule(chat.common.rule.take(), forms)?;
+    }
+    let open = parsing.as_ref().is_some_and(Parsing::is_open);
+    let budget = chat.budget.map(|budget| budget.of_prompt(open));
     let job = Job {
         style: Style::Chat,
         model,
         common: chat.common,
-        prompts: vec![prompt],
+        prompts: vec![prompt.tokens.into()],
         prompt_param: "messages",
         default_max_tokens: None,
         caller,
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
         listener,
+        parsing,
+        budget,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }
@@ -58,7 +66,9 @@ pub(crate) async fn chat(
 #[derive(Debug)]
 struct ChatRequest {
     common: Common,
-    messages: Vec<ChatMessage>,
+    conversation: Conversation,
+    offer: Offer,
+    budget: Option<ThinkingBudget>,
 }
 
 impl ChatRequest {
@@ -70,23 +80,21 @@ impl ChatRequest {
         refuse_unsupported(&fields)?;
         let mut common = Common::read(&fields, (model, rights))?;
         common.sampling.logprobs = chat_logprobs(&fields)?;
-        Ok(ChatRequest { common, messages: messages::read(&fields)? })
+        let offer = Offer::read(&fields)?;
+        if offer.is_open() && model.forms.tools.is_none() {
+            let why = "this server knows no form of tool calls for its model; leave 'tools' out, send \
+                       tool_choice \"none\", or have model.tool_parser set";
+            return Err(ApiError::unsupported("tools", why));
+        }
+        let conversation = tools::conversation(&fields, &offer)?;
+        let budget = ThinkingBudget::read(&fields, (&model.forms, model.vocab_size))?;
+        Ok(ChatRequest { common, conversation, offer, budget })
     }
 }
 
 /// Refuses a chat request with fields that this server does not support but that would change the answer, such as
-/// `tools`.
+/// `audio`.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
-    let choice_is_none = |name| fields.get(name).and_then(Value::as_str) == Some("none");
-    for (name, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {
-        let given = fields.array(name)?.is_some_and(|tools| !tools.is_empty());
-        if given && !choice_is_none(choice) {
-            return Err(ApiError::unsupported(
-                name,
-                format!("'{name}' are not supported; leave them out or send {choice} \"none\""),
-            ));
-        }
-    }
     let wants_audio = fields
         .array("modalities")?
         .is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() != Some("text")));
@@ -114,7 +122,7 @@ mod tests {
     fn what_would_be_silently_wrong_is_refused() {
         for (extra, param) in [
             (json!({"response_format": {"type": "xml"}}), "response_format"),
-            (json!({"tools": [{"type": "function"}]}), "tools"),
+            (json!({"tools": [{"type": "function", "function": {"name": "f"}}]}), "tools"),
             (json!({"functions": [{}], "function_call": "auto"}), "functions"),
             (json!({"modalities": ["text", "audio"]}), "modalities"),
             (json!({"top_logprobs": 2}), "top_logprobs"),
@@ -129,7 +137,7 @@ mod tests {
         for extra in [
             json!({"response_format": {"type": "text"}}),
             json!({"tools": []}),
-            json!({"tools": [{"type": "function"}], "tool_choice": "none"}),
+            json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"}),
             json!({"modalities": ["text"]}),
             json!({"parallel_tool_calls": true, "store": false, "metadata": {}}),
         ] {

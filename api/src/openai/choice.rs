@@ -1,6 +1,7 @@
 //! One choice of an answer while it is generated: turns its tokens into text, log-probabilities and a finish reason.
 
 use crate::http::{ApiError, Record};
+use crate::openai::tools::{AnswerParser, Parsing, Part};
 use crate::replies::{Finish as RecordedFinish, Listener};
 use crate::text::{StreamDecoder, Text};
 use actix_web::http::StatusCode;
@@ -14,21 +15,46 @@ use tiercel_model::tokenizer::StopMatcher;
 /// Event of a choice while it is generated: more text, its end, or a failure.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// More text of the choice; never empty.
+    /// More parts of the choice; at least one.
     Delta(Delta),
-    /// The choice is complete; its text, finish reason and token counts are final.
+    /// The choice is complete; its parts, finish reason and token counts are final.
     Finished(Finish),
     /// The choice failed before its output was complete.
     Failed(ApiError),
 }
 
-/// A piece of a choice's text and the log-probabilities that belong to it.
+/// New parts of a choice and the log-probabilities that belong to them.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
-    pub(crate) text: String,
-    /// Number of output tokens of the choice so far, those of this piece included.
+    pub(crate) parts: Vec<Part>,
+    /// Number of output tokens of the choice so far, those of these parts included.
     pub(crate) completion_tokens: u32,
     pub(crate) logprobs: Vec<Logprobs>,
+}
+
+impl Delta {
+    /// Adds a part. Texts of the same kind that follow each other become one part, and an empty text none.
+    fn push(&mut self, part: Part) {
+        match (self.parts.last_mut(), part) {
+            (_, Part::Content(text) | Part::Reasoning(text)) if text.is_empty() => {}
+            (Some(Part::Content(text)), Part::Content(more))
+            | (Some(Part::Reasoning(text)), Part::Reasoning(more)) => text.push_str(&more),
+            (
+                Some(Part::Arguments { index, json }),
+                Part::Arguments { index: same, json: more },
+            ) if *index == same => {
+                json.push_str(&more);
+            }
+            (_, part) => self.parts.push(part),
+        }
+    }
+
+    /// Adds the parts and the log-probabilities of a later delta.
+    pub(crate) fn extend(&mut self, later: Delta) {
+        later.parts.into_iter().for_each(|part| self.push(part));
+        self.completion_tokens = later.completion_tokens;
+        self.logprobs.extend(later.logprobs);
+    }
 }
 
 /// Log-probabilities of one output token, and the token's position in the text.
@@ -43,14 +69,16 @@ pub(crate) struct Logprobs {
     pub(crate) top: Vec<(TokenId, f32)>,
 }
 
-/// End of a choice: the rest of its text, its finish reason and its token counts.
+/// End of a choice: the rest of its parts, its finish reason and its token counts.
 #[derive(Debug)]
 pub(crate) struct Finish {
-    /// Rest of the choice's text, which was held back in case it became a stop string.
+    /// Rest of the choice, which was held back in case it became a stop string or markup.
     pub(crate) delta: Delta,
-    /// OpenAI's finish reason: `stop` or `length`.
+    /// OpenAI's finish reason: `stop`, `length` or `tool_calls`.
     pub(crate) reason: &'static str,
     pub(crate) completion_tokens: u32,
+    /// Output tokens that are reasoning.
+    pub(crate) reasoning_tokens: u32,
     /// Number of prompt tokens that were found in the prefix cache. 0 if unknown, and for all choices of a prompt but
     /// the first, so that a prompt counts once.
     pub(crate) cached_tokens: u32,
@@ -66,6 +94,8 @@ pub(crate) struct Choice {
     text: Arc<Text>,
     decoder: StreamDecoder,
     stops: StopMatcher,
+    /// Splits the choice's text into parts; `None` if the text is only content.
+    parser: Option<AnswerParser>,
     pending: Delta,
     generated: u32,
     /// Number of characters of the choice decoded so far, including those held back for stop strings.
@@ -77,8 +107,8 @@ pub(crate) struct Choice {
 
 enum Step {
     Event(Event),
-    /// The choice is complete before its sequence has ended: a stop string is complete in its text, or a token cuts it
-    /// off.
+    /// The choice is complete before its sequence has ended: a stop string has come, or the only call that the request
+    /// allows, or a token cuts the choice off.
     Ended(FinishReason),
 }
 
@@ -88,15 +118,16 @@ impl Choice {
         tokens: TokenStream,
         text: Arc<Text>,
         stop: &[String],
-        record: Rc<Record>,
+        (parsing, record): (Option<&Parsing>, Rc<Record>),
     ) -> Choice {
         Choice {
             index,
             first,
             tokens,
-            decoder: text.decoder(),
+            decoder: text.decoder(parsing.map(Parsing::shown)),
             text,
             stops: StopMatcher::new(stop),
+            parser: parsing.map(Parsing::parser),
             pending: Delta::default(),
             generated: 0,
             decoded: 0,
@@ -145,17 +176,12 @@ impl Choice {
                     if self.token(token, logprobs) {
                         return Step::Ended(FinishReason::Stop);
                     }
-                    if !self.pending.text.is_empty() {
+                    if !self.pending.parts.is_empty() {
                         return Step::Event(Event::Delta(self.take_pending()));
                     }
                 }
                 Some(StreamEvent::Finished { reason, usage }) => {
-                    let rest = self.decoder.finish();
-                    let matched = self.push(&rest);
-                    if !matched {
-                        self.pending.text.push_str(&self.stops.finish());
-                    }
-                    let reason = if matched { FinishReason::Stop } else { reason };
+                    let reason = if self.end_text() { FinishReason::Stop } else { reason };
                     let finish = self.finish(reason, usage.cached_tokens);
                     self.record.finished(finish.reason, finish.cached_tokens);
                     return Step::Event(Event::Finished(finish));
@@ -172,10 +198,13 @@ impl Choice {
         }
     }
 
-    /// Decodes an output token and adds its text to the choice; returns true if that completes a stop string.
+    /// Decodes an output token and adds its text to the choice; returns true if that completes the choice.
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> bool {
         self.generated += 1;
         self.record.token();
+        if let Some(parser) = &mut self.parser {
+            parser.token();
+        }
         let before = self.decoded;
         let text = self.decoder.push(token);
         self.decoded += text.chars().count();
@@ -191,14 +220,11 @@ impl Choice {
         self.push(&text)
     }
 
-    /// Ends a choice at a stop string, or where a token cuts it off, and tells the engine to stop its sequence. The
-    /// choice's output is complete, whatever becomes of the sequence.
+    /// Ends a choice before its sequence ends, and tells the engine to stop the sequence. The choice's output is complete,
+    /// whatever becomes of the sequence.
     async fn ended(mut self, reason: FinishReason) -> Event {
         if reason == FinishReason::Length {
-            let rest = self.decoder.finish();
-            if !self.push(&rest) {
-                self.pending.text.push_str(&self.stops.finish());
-            }
+            self.end_text();
         }
         let mut finish = self.finish(reason, 0);
         if let Some(usage) = self.tokens.stop().await
@@ -210,14 +236,33 @@ impl Choice {
         Event::Finished(finish)
     }
 
-    /// Adds decoded text to the choice; returns true if the text completes a stop string.
+    /// Adds decoded text to the choice; returns true if the text completes the choice, for example by a stop string.
     fn push(&mut self, text: &str) -> bool {
         if let Some(listener) = &mut self.listener {
             listener.push(text);
         }
         let outcome = self.stops.push(text);
-        self.pending.text.push_str(&outcome.text);
-        outcome.stopped.is_some()
+        self.parse(&outcome.text) || outcome.stopped.is_some()
+    }
+
+    /// Adds text without stop strings to the choice's parts; returns true if it completes the choice.
+    fn parse(&mut self, text: &str) -> bool {
+        let (parts, complete) = match &mut self.parser {
+            Some(parser) => parser.push(text),
+            None => (vec![Part::Content(text.to_owned())], false),
+        };
+        parts.into_iter().for_each(|part| self.pending.push(part));
+        complete
+    }
+
+    /// Ends the choice's text where its sequence ends; returns true if the end of the text completes the choice.
+    fn end_text(&mut self) -> bool {
+        let rest = self.decoder.finish();
+        if self.push(&rest) {
+            return true;
+        }
+        let held_back = self.stops.finish();
+        self.parse(&held_back)
     }
 
     fn take_pending(&mut self) -> Delta {
@@ -231,13 +276,19 @@ impl Choice {
                 FinishReason::Length => RecordedFinish::Length,
             });
         }
+        let parts = self.parser.as_mut().map(AnswerParser::finish).unwrap_or_default();
+        parts.into_iter().for_each(|part| self.pending.push(part));
+        let delta = self.take_pending();
+        let parser = self.parser.as_ref();
         Finish {
-            delta: self.take_pending(),
+            delta,
             reason: match reason {
+                FinishReason::Stop if parser.is_some_and(AnswerParser::has_calls) => "tool_calls",
                 FinishReason::Stop => "stop",
                 FinishReason::Length => "length",
             },
             completion_tokens: self.generated,
+            reasoning_tokens: parser.map_or(0, AnswerParser::reasoning_tokens),
             cached_tokens: if self.first { cached_tokens } else { 0 },
         }
     }

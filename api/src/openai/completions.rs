@@ -58,6 +58,8 @@ pub(crate) async fn completions(
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
         listener,
+        parsing: None,
+        budget: None,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }

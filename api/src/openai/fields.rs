@@ -44,6 +44,11 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// Returns all fields of the JSON object in their order, those that are null included.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.map.iter()
+    }
+
     pub(crate) fn string(&self, name: &str) -> Result<Option<&'a str>, ApiError> {
         self.typed(name, "a string", Value::as_str)
     }

@@ -8,6 +8,7 @@ use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
 use crate::openai::sse::{self, Comments};
+use crate::openai::tools::{Parsing, ThinkingBudget};
 use crate::replies::Listener;
 use actix_web::HttpResponse;
 use actix_web::http::header;
@@ -37,6 +38,10 @@ pub(crate) struct Job {
     pub(crate) returning: bool,
     /// Listens to the first choice if answers are recorded.
     pub(crate) listener: Option<Listener>,
+    /// How the choices are split into content, reasoning and calls; `None` if they are only content.
+    pub(crate) parsing: Option<Parsing>,
+    /// Budget of thinking tokens, if the request states one.
+    pub(crate) budget: Option<ThinkingBudget>,
 }
 
 /// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
@@ -90,6 +95,10 @@ async fn run(
     let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
     if let Some(rule) = job.common.rule.take() {
         job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
+    }
+    if let Some(budget) = job.budget.take() {
+        let other = job.common.sampling.constraint.take();
+        job.common.sampling.constraint = Some(Arc::new(budget.beside(other)));
     }
     record.submitted(&id, prompt_tokens, count as u32);
     let mut choices = submit(serving, &job, &limits, (&id, &record)).await?;
@@ -170,14 +179,8 @@ async fn submit(
                 }
             })?;
             let place = (choices.len() as u32, copy == 0);
-            let record = record.clone();
-            choices.push(Choice::new(
-                place,
-                tokens,
-                serving.text.clone(),
-                &job.common.stop,
-                record,
-            ));
+            let more = (job.parsing.as_ref(), record.clone());
+            choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop, more));
         }
     }
     Ok(choices)
@@ -259,14 +262,14 @@ async fn collect(
             Event::Delta(delta) => delta,
             Event::Finished(finish) => {
                 totals.completion_tokens += finish.completion_tokens;
+                totals.reasoning_tokens += finish.reasoning_tokens;
                 totals.cached_tokens += finish.cached_tokens;
                 choice.reason = finish.reason;
                 finish.delta
             }
             Event::Failed(error) => return Err(error),
         };
-        choice.delta.text.push_str(&delta.text);
-        choice.delta.logprobs.extend(delta.logprobs);
+        choice.delta.extend(delta);
     }
     Ok(HttpResponse::Ok().json(envelope.full(collected, totals)))
 }

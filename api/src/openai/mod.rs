@@ -9,7 +9,8 @@
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
-//! | `bodies.rs`, `response.rs`, `sse.rs` | bodies, chunks, events |
+//! | `tools/` | tools and reasoning in requests and answers |
+//! | `bodies.rs`, `parts.rs`, `response.rs`, `sse.rs` | bodies, chunks, events |
 //! | `schemas.rs` | what the OpenAPI document says of requests |
 
 mod bodies;
@@ -19,6 +20,7 @@ mod completions;
 mod fields;
 mod generate;
 mod messages;
+mod parts;
 mod patience;
 mod request;
 mod response;
@@ -28,6 +30,7 @@ mod slo;
 mod sse;
 mod structured;
 mod tokens;
+mod tools;
 
 pub(crate) use bodies::{ChatCompletion, ChatCompletionChunk, TextCompletion, TextCompletionChunk};
 pub(crate) use chat::chat;

@@ -4,6 +4,7 @@ use crate::http::{ApiError, Rights};
 use crate::openai::fields::{Fields, integer, number, wrong};
 use crate::openai::structured::{self, Rule};
 use crate::openai::{patience, slo};
+use crate::text::Forms;
 use serde_json::Value;
 use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
@@ -35,12 +36,14 @@ pub(crate) const SERVICE_TIERS: [&str; 4] = ["auto", "default", "priority", "fle
 /// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
 pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// What reading a request needs to know of the model: the vocabulary's size and the default sampling parameters.
+/// What reading a request needs to know of the model.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelFacts {
     pub(crate) vocab_size: u32,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
+    /// How the model writes tool calls and reasoning.
+    pub(crate) forms: Forms,
 }
 
 /// Chunks of a response stream that have token counts, as `stream_options` asks for them.
@@ -305,7 +308,8 @@ mod tests {
             repetition_penalty: 1.1,
             ..SamplingParams::default()
         };
-        let model = ModelFacts { vocab_size: 100, sampling: sampling.clone() };
+        let model =
+            ModelFacts { vocab_size: 100, sampling: sampling.clone(), forms: Forms::default() };
         let read = |body: Value| {
             Common::read(&Fields::root(&body).unwrap(), (&model, &Rights::ALL)).unwrap()
         };

@@ -2,12 +2,14 @@
 
 use crate::live::LiveRequest;
 use crate::openai::bodies::{
-    Body, ChatAnswer, ChatChoice, ChatCompletion, ChatCompletionChunk, ChatDelta, ChatLogprobs,
-    ChatPiece, ChatToken, Chunk, Head, Likelihood, PromptTokens, TextChoice, TextCompletion,
+    Body, ChatChoice, ChatCompletion, ChatCompletionChunk, ChatDelta, ChatLogprobs, ChatPiece,
+    ChatToken, Chunk, CompletionTokens, Head, Likelihood, PromptTokens, TextChoice, TextCompletion,
     TextCompletionChunk, TextLogprobs, Usage,
 };
-use crate::openai::choice::Delta;
+use crate::openai::choice::{Delta, Logprobs};
+use crate::openai::parts;
 use crate::openai::request::{UsageIn, service_tier};
+use crate::openai::tools::Part;
 use crate::text::Text;
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};
@@ -21,11 +23,13 @@ pub(crate) enum Style {
     Text,
 }
 
-/// Token counts of a request: prompt tokens, output tokens, and prompt tokens that were found in the prefix cache.
+/// Token counts of a request: prompt tokens, output tokens, output tokens that are reasoning, and prompt tokens that were
+/// found in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
     pub(crate) completion_tokens: u32,
+    pub(crate) reasoning_tokens: u32,
     pub(crate) cached_tokens: u32,
 }
 
@@ -78,8 +82,8 @@ impl Envelope {
     fn chat_choice(&self, choice: Collected) -> ChatChoice {
         ChatChoice {
             index: choice.index,
-            logprobs: self.chat_logprobs(&choice.delta),
-            message: ChatAnswer { role: "assistant", content: choice.delta.text, refusal: () },
+            logprobs: self.chat_logprobs(&choice.delta.logprobs),
+            message: parts::message(choice.delta.parts),
             finish_reason: choice.reason,
         }
     }
@@ -87,8 +91,8 @@ impl Envelope {
     fn text_choice(&self, choice: Collected) -> TextChoice {
         TextChoice {
             index: choice.index,
-            logprobs: self.text_logprobs(&choice.delta),
-            text: choice.delta.text,
+            logprobs: self.text_logprobs(&choice.delta.logprobs),
+            text: content(&choice.delta.parts),
             finish_reason: Some(choice.reason),
         }
     }
@@ -96,28 +100,43 @@ impl Envelope {
     /// Returns the first chunk of a streamed chat choice, which names the role `assistant`. A text completion has no
     /// such chunk.
     pub(crate) fn opening(&self, index: u32) -> Option<Chunk> {
-        let delta =
-            ChatDelta { role: Some("assistant"), content: Some(String::new()), refusal: Some(()) };
+        let delta = ChatDelta {
+            role: Some("assistant"),
+            content: Some(String::new()),
+            refusal: Some(()),
+            ..ChatDelta::default()
+        };
         (self.style == Style::Chat).then(|| {
             let piece = ChatPiece { index, delta, logprobs: None, finish_reason: None };
             self.chat_chunk(piece, 0)
         })
     }
 
-    /// Returns a chunk of a response stream with more text of a choice.
-    pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Chunk {
+    /// Returns the chunks of a response stream with more of a choice: one for each part of a chat choice. The first one has
+    /// the log-probabilities. None for an empty delta.
+    pub(crate) fn delta(&self, index: u32, delta: Delta) -> Vec<Chunk> {
+        let Delta { parts, completion_tokens, logprobs } = delta;
+        if parts.is_empty() && logprobs.is_empty() {
+            return Vec::new();
+        }
         match self.style {
             Style::Chat => {
-                let logprobs = self.chat_logprobs(delta);
-                let content =
-                    ChatDelta { content: Some(delta.text.clone()), ..ChatDelta::default() };
-                let piece = ChatPiece { index, delta: content, logprobs, finish_reason: None };
-                self.chat_chunk(piece, delta.completion_tokens)
+                let parts =
+                    if parts.is_empty() { vec![Part::Content(String::new())] } else { parts };
+                let mut logprobs = self.chat_logprobs(&logprobs);
+                let chunk = |part| {
+                    let logprobs = logprobs.take().or_else(|| self.chat_logprobs(&[]));
+                    let delta = parts::delta(part);
+                    let piece = ChatPiece { index, delta, logprobs, finish_reason: None };
+                    self.chat_chunk(piece, completion_tokens)
+                };
+                parts.into_iter().map(chunk).collect()
             }
             Style::Text => {
-                let (text, logprobs) = (delta.text.clone(), self.text_logprobs(delta));
-                let piece = TextChoice { index, text, logprobs, finish_reason: None };
-                self.text_chunk(piece, delta.completion_tokens)
+                let likely = self.text_logprobs(&logprobs);
+                let text = content(&parts);
+                let piece = TextChoice { index, text, logprobs: likely, finish_reason: None };
+                vec![self.text_chunk(piece, completion_tokens)]
             }
         }
     }
@@ -182,8 +201,12 @@ impl Envelope {
             UsageIn::Last => Some(None),
             UsageIn::Every => {
                 let prompt_tokens = self.prompt_tokens.get(index as usize).copied().unwrap_or(0);
-                let totals = Totals { prompt_tokens, completion_tokens, cached_tokens: 0 };
-                Some(Some(Usage { prompt_tokens_details: None, ..usage(totals) }))
+                let totals = Totals { prompt_tokens, completion_tokens, ..Totals::default() };
+                Some(Some(Usage {
+                    prompt_tokens_details: None,
+                    completion_tokens_details: None,
+                    ..usage(totals)
+                }))
             }
         }
     }
@@ -212,13 +235,13 @@ impl Envelope {
     }
 
     /// Returns the log-probabilities of a chat choice, if the request asks for them.
-    fn chat_logprobs(&self, delta: &Delta) -> Option<ChatLogprobs> {
+    fn chat_logprobs(&self, tokens: &[Logprobs]) -> Option<ChatLogprobs> {
         let likelihood = |token: TokenId, logprob: f32| Likelihood {
             token: self.text.token_name(token),
             logprob: finite(logprob),
             bytes: self.text.token_bytes(token).into_owned(),
         };
-        let content = delta.logprobs.iter().map(|token| ChatToken {
+        let content = tokens.iter().map(|token| ChatToken {
             token: likelihood(token.token, token.chosen),
             top_logprobs: token.top.iter().map(|(id, logprob)| likelihood(*id, *logprob)).collect(),
         });
@@ -226,9 +249,9 @@ impl Envelope {
     }
 
     /// Returns the log-probabilities of a text choice, if the request asks for them.
-    fn text_logprobs(&self, delta: &Delta) -> Option<TextLogprobs> {
+    fn text_logprobs(&self, tokens: &[Logprobs]) -> Option<TextLogprobs> {
         let name = |token: TokenId| self.text.token_name(token);
-        let tokens = || delta.logprobs.iter();
+        let tokens = || tokens.iter();
         let top = tokens().map(|token| {
             let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob)));
             // List the chosen token in `top_logprobs` even if it is not among the most likely tokens.
@@ -243,6 +266,15 @@ impl Envelope {
     }
 }
 
+/// Returns the content in the parts of a choice.
+fn content(parts: &[Part]) -> String {
+    let content = |part: &Part| match part {
+        Part::Content(text) => Some(text.clone()),
+        _ => None,
+    };
+    parts.iter().filter_map(content).collect()
+}
+
 /// Replaces an infinite log-probability by -9999, because JSON has no infinity and clients compare with this value.
 fn finite(logprob: f32) -> f64 {
     if logprob.is_finite() { logprob.into() } else { -9999.0 }
@@ -254,6 +286,9 @@ fn usage(totals: Totals) -> Usage {
         completion_tokens: totals.completion_tokens,
         total_tokens: totals.prompt_tokens + totals.completion_tokens,
         prompt_tokens_details: Some(PromptTokens { cached_tokens: totals.cached_tokens }),
+        completion_tokens_details: Some(CompletionTokens {
+            reasoning_tokens: totals.reasoning_tokens,
+        }),
     }
 }
 
@@ -288,7 +323,7 @@ mod tests {
             of(0xf0, 0, -3.0, &[(0xe2, -0.5), (0xc3, -1.0)]),
             of(65, 1, -0.25, &[(65, -0.25), (66, f32::NEG_INFINITY)]),
         ];
-        let out = envelope.text_logprobs(&Delta { logprobs, ..Delta::default() });
+        let out = envelope.text_logprobs(&logprobs);
         let expected = json!({
             "tokens": ["bytes:\\xf0", "A"],
             "token_logprobs": [-3.0, -0.25],

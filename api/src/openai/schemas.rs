@@ -2,21 +2,21 @@
 //! checked with. In every optional field, null counts as absent, and unknown fields are ignored.
 
 use crate::document::schema::{
-    any, any_of, array, count, flag, header, nullable, number, text, text_of, whole, word,
+    any_of, array, count, flag, header, nullable, number, text, text_of, whole, word,
 };
-use crate::openai::messages::{MAX_MESSAGES, ROLES};
+use crate::openai::messages::MAX_MESSAGES;
 use crate::openai::request::{
     BIAS, MAX_BIASES, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS, PENALTY,
     PROBABILITY, REPETITION_PENALTY, SERVICE_TIERS, TEMPERATURE, TOP_K,
 };
-use crate::openai::{patience, returning, slo};
+use crate::openai::{patience, returning, slo, tools};
 use utoipa::openapi::path::Parameter;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 /// Most tokens of a prompt that an array states; the context is shorter in practice.
-const ANY_NUMBER: usize = usize::MAX;
+pub(crate) const ANY_NUMBER: usize = usize::MAX;
 
 /// Body of `POST /v1/chat/completions`.
 pub(crate) enum ChatRequest {}
@@ -48,11 +48,11 @@ pub(crate) fn generation_headers() -> [Parameter; 4] {
     ]
 }
 
-type Property = (&'static str, RefOr<Schema>);
+pub(crate) type Property = (&'static str, RefOr<Schema>);
 
 /// Returns the schema of an object with these fields, of which the first `required` are required and the others may be
 /// null.
-fn object(about: &str, required: usize, fields: Vec<Property>) -> RefOr<Schema> {
+pub(crate) fn object(about: &str, required: usize, fields: Vec<Property>) -> RefOr<Schema> {
     let mut object = ObjectBuilder::new().schema_type(Type::Object).description(Some(about));
     for (at, (name, schema)) in fields.into_iter().enumerate() {
         object = match at < required {
@@ -168,20 +168,7 @@ fn messages() -> RefOr<Schema> {
 
 impl PartialSchema for Message {
     fn schema() -> RefOr<Schema> {
-        let part = object(
-            "Part of a text.",
-            2,
-            vec![("type", word(&["text"], "Only text is supported.")), ("text", text("The text."))],
-        );
-        let parts = array(part, 0..=ANY_NUMBER, "Parts of a text.");
-        let content = || any_of([text("A text."), parts.clone()], "The text, whole or in parts.");
-        let others: Vec<&str> = ROLES.into_iter().filter(|role| *role != "assistant").collect();
-        let said = vec![("role", word(&others, "Who speaks.")), ("content", content())];
-        let answered = vec![("role", word(&["assistant"], "Who speaks.")), ("content", content())];
-        any_of(
-            [object("Message to the model.", 2, said), object("Answer of the model.", 1, answered)],
-            "A message of a conversation.",
-        )
+        tools::schemas::message()
     }
 }
 
@@ -191,8 +178,6 @@ impl PartialSchema for ChatRequest {
     fn schema() -> RefOr<Schema> {
         let text_only = || word(&["text"], "Only text is supported.");
         let format = object("Form of the answer.", 0, vec![("type", text_only())]);
-        let functions = "Not supported: empty, or with a choice of `none`.";
-        let any_array = |about| array(any("Ignored."), 0..=ANY_NUMBER, about);
         let mut fields = vec![
             ("messages", messages()),
             ("logprobs", flag("Whether the answer has log-probabilities.")),
@@ -205,11 +190,10 @@ impl PartialSchema for ChatRequest {
             ),
             ("response_format", format),
             ("modalities", array(text_only(), 0..=ANY_NUMBER, "Kinds of answer.")),
-            ("tools", any_array(functions)),
-            ("tool_choice", any("`none`, if there are `tools`.")),
-            ("functions", any_array(functions)),
-            ("function_call", any("`none`, if there are `functions`.")),
         ];
+        fields.extend(tools::schemas::of_conversation());
+        let budget = "Most tokens of reasoning; then the model must end it.";
+        fields.push(("thinking_token_budget", count(0..=u64::from(u32::MAX), budget)));
         fields.extend(common());
         object(
             "Conversation to answer. Null counts as absent, and unknown fields are ignored.",
@@ -266,13 +250,12 @@ impl PartialSchema for TokenizeRequest {
             ]
         };
         let special = flag("Whether the tokens that begin a text come first; true by default.");
-        let open = flag("Whether the conversation is open for an answer; true by default.");
         let mut of_text = vec![("prompt", text("Text."))];
         of_text.extend(shared());
         of_text.push(("add_special_tokens", special));
         let mut of_chat = vec![("messages", messages())];
         of_chat.extend(shared());
-        of_chat.push(("add_generation_prompt", open));
+        of_chat.extend(tools::schemas::of_conversation());
         any_of(
             [object("A text.", 1, of_text), object("A conversation.", 1, of_chat)],
             "Text or conversation to turn into tokens.",

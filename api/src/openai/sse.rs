@@ -121,13 +121,12 @@ impl EventStream {
     fn event(&mut self, index: u32, event: Event) {
         match event {
             Event::Delta(delta) => {
-                self.ready.push_back(data(&self.envelope.delta(index, &delta)));
+                self.ready.extend(self.envelope.delta(index, delta).iter().map(data));
             }
             Event::Finished(finish) => {
-                if !finish.delta.text.is_empty() || !finish.delta.logprobs.is_empty() {
-                    self.ready.push_back(data(&self.envelope.delta(index, &finish.delta)));
-                }
+                self.ready.extend(self.envelope.delta(index, finish.delta).iter().map(data));
                 self.totals.completion_tokens += finish.completion_tokens;
+                self.totals.reasoning_tokens += finish.reasoning_tokens;
                 self.totals.cached_tokens += finish.cached_tokens;
                 let closing = self.envelope.closing(index, finish.reason, finish.completion_tokens);
                 self.ready.push_back(data(&closing));

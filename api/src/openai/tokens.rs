@@ -3,8 +3,8 @@
 use crate::boot::App;
 use crate::http::{ApiError, JsonRequest};
 use crate::openai::fields::Fields;
-use crate::openai::messages;
 use crate::openai::request::token_ids;
+use crate::openai::tools::{self, Offer};
 use actix_web::HttpResponse;
 use actix_web::web::Data;
 use serde::Serialize;
@@ -47,9 +47,8 @@ pub(crate) async fn tokenize(
             serving.tokenize(Tier::Background, prompt.to_owned(), special).await?
         }
         None => {
-            let open = fields.get("add_generation_prompt").is_none()
-                || fields.boolean("add_generation_prompt")?;
-            serving.tokenize_chat(Tier::Background, messages::read(&fields)?, open).await?
+            let conversation = tools::conversation(&fields, &Offer::read(&fields)?)?;
+            serving.tokenize_chat(Tier::Background, conversation).await?.tokens.into()
         }
     };
     let text = |id: &u32| String::from_utf8_lossy(&serving.text.token_bytes(*id)).into_owned();

@@ -1,17 +1,22 @@
 //! Converts text to tokens and back, with a model's tokenizer or the mock device's vocabulary of bytes.
 
 mod bytes;
+mod forms;
 mod pieces;
 
 pub(crate) use bytes::{Message, MockVocabulary};
 
+pub(crate) use forms::Forms;
+
+use forms::Signs;
 use std::borrow::Cow;
 use std::sync::Arc;
+use tiercel_config::ModelSettings;
 use tiercel_device::TokenId;
 use tiercel_grammar::TokenText;
 
 use tiercel_model::source::ModelFiles;
-use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
+use tiercel_model::template::{ChatTemplate, Conversation, Ending, Prompt, TemplateError};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError, Utf8Decoder};
 
 /// Tokenizer and chat template of a model, or the mock device's vocabulary of bytes, with the tokens that end an
@@ -123,22 +128,23 @@ impl Text {
         }
     }
 
-    /// Renders and tokenizes a conversation; `open` appends the beginning of the assistant's answer. Control tokens
-    /// spelled in a message are encoded as plain characters.
-    pub(crate) fn encode_chat(
-        &self,
-        messages: &[ChatMessage],
-        open: bool,
-    ) -> Result<Vec<TokenId>, TextError> {
+    /// Renders and tokenizes a conversation. Control tokens spelled in a text of the conversation are encoded as plain
+    /// characters.
+    pub(crate) fn encode_chat(&self, conversation: &Conversation) -> Result<Prompt, TextError> {
         match &self.kind {
             Kind::Bytes(vocabulary) => {
-                let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
-                Ok(vocabulary.encode_chat(pairs, open))
+                let conversation = conversation.clone().spelled_out("tool");
+                let open = conversation.ending == Ending::Open;
+                let mut tokens = vocabulary.encode_chat(conversation.texts(), open);
+                if conversation.ending == Ending::Continued {
+                    tokens.pop();
+                }
+                Ok(Prompt { tokens, tail: String::new() })
             }
             Kind::Model(model) => {
                 let missing = |why: &String| TextError::Unreadable(why.clone());
                 let template = model.template.as_ref().map_err(missing)?;
-                Ok(template.encode(&model.tokenizer, messages, open)?)
+                Ok(template.encode(&model.tokenizer, conversation)?)
             }
         }
     }
@@ -162,6 +168,31 @@ impl Text {
                 })
             }
         }
+    }
+
+    /// Returns how the model writes tool calls and reasoning.
+    pub(crate) fn forms(&self, settings: &ModelSettings) -> Forms {
+        let signs = match &self.kind {
+            // The mock device spells tools out in the form of the Hermes models, and its replies may have reasoning.
+            Kind::Bytes(vocabulary) => {
+                let token = |tag| match vocabulary.encode(tag)[..] {
+                    [token] => Some((token, tag, false)),
+                    _ => None,
+                };
+                let tokens = ["<think>", "</think>"].into_iter().filter_map(token).collect();
+                let template = vocabulary.cut().map_or("", |_| "<think></think>");
+                Signs { template, tools_template: None, tokens }
+            }
+            Kind::Model(model) => {
+                let template = model.template.as_ref().ok();
+                Signs {
+                    template: template.map_or("", ChatTemplate::source),
+                    tools_template: template.and_then(ChatTemplate::tools_source),
+                    tokens: model.tokenizer.markup().collect(),
+                }
+            }
+        };
+        Forms::of(&signs, settings)
     }
 
     /// Returns the bytes of a token, which may begin or end within a UTF-8 character.
@@ -201,7 +232,7 @@ impl Text {
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
             Kind::Bytes(_) => {
-                let mut decoder = self.decoder();
+                let mut decoder = self.decoder(None);
                 let text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
                 text + &decoder.finish()
             }
@@ -209,13 +240,20 @@ impl Text {
         }
     }
 
-    /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens.
-    pub(crate) fn decoder(&self) -> StreamDecoder {
+    /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens, but not
+    /// those in `shown`.
+    pub(crate) fn decoder(&self, shown: Option<&Arc<[TokenId]>>) -> StreamDecoder {
         match &self.kind {
             Kind::Bytes(vocabulary) => {
                 StreamDecoder::Bytes(vocabulary.clone(), Utf8Decoder::default())
             }
-            Kind::Model(model) => StreamDecoder::Model(model.tokenizer.stream_decoder(true)),
+            Kind::Model(model) => {
+                let decoder = model.tokenizer.stream_decoder(true);
+                StreamDecoder::Model(match shown {
+                    Some(shown) => decoder.showing(shown.clone()),
+                    None => decoder,
+                })
+            }
         }
     }
 }
@@ -263,8 +301,8 @@ mod tests {
         let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned())).unwrap();
         assert!(!text.encode("Hello", true).unwrap().is_empty());
         assert!(!text.has_chat());
-        let message = ChatMessage { role: "user".into(), content: "Hello".into() };
-        let why = text.encode_chat(&[message], true).unwrap_err();
+        let conversation = Conversation::of_texts(&[("user", "Hello")], Ending::Open);
+        let why = text.encode_chat(&conversation).unwrap_err();
         let TextError::Unreadable(why) = why else { panic!("{why:?}") };
         assert!(why.contains("chat template") && why.contains("/v1/completions"), "{why}");
     }

@@ -1,0 +1,264 @@
+//! Splits the text of an answer into content, reasoning and tool calls while it arrives.
+
+use crate::http::ApiError;
+use crate::openai::structured::Rule;
+use crate::openai::tools::{Offer, rules};
+use crate::text::Forms;
+use std::sync::Arc;
+use tiercel_device::TokenId;
+use tiercel_dialect::{Dialects, Parser, Piece, ReasoningDialect, ToolDialect};
+
+/// Part of an answer, as clients get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Text of the answer; never empty.
+    Content(String),
+    /// Text of the model's reasoning; never empty.
+    Reasoning(String),
+    /// A call of a function begins.
+    Call {
+        /// Number of the call in the answer, from 0.
+        index: u32,
+        /// Id of the call, by which the result of the tool names it.
+        id: String,
+        /// Name of the function.
+        name: String,
+    },
+    /// More of the JSON of a call's arguments.
+    Arguments {
+        /// Number of the call in the answer, from 0.
+        index: u32,
+        json: String,
+    },
+}
+
+/// How the answers to a request are split into parts; the same for all of its choices.
+#[derive(Debug, Clone)]
+pub(crate) struct Parsing {
+    dialects: Dialects,
+    offer: Offer,
+    shown: Arc<[TokenId]>,
+    /// Whether the prompt has closed the reasoning, so that the answer shall have none.
+    closed: bool,
+}
+
+impl Parsing {
+    /// Returns how the answers to a request with these tools are split, whose rendered prompt ends with `tail`. `None` if the
+    /// answers are only content.
+    pub(crate) fn new(model: &Forms, offer: Offer, tail: &str) -> Option<Parsing> {
+        let tools = model.tools.filter(|_| offer.is_open());
+        let reasoning_open = model.reasoning.is_some_and(|dialect| dialect.is_open(tail));
+        let dialects = Dialects { tools, reasoning: model.reasoning, reasoning_open };
+        let nothing = dialects.tools.is_none() && dialects.reasoning.is_none();
+        let shown = if tools.is_some() { &model.markup } else { &model.reasoning_markup };
+        let closed = |dialect: ReasoningDialect| tail.trim_end().ends_with(dialect.close_tag());
+        let closed = model.reasoning.is_some_and(closed);
+        (!nothing).then(|| Parsing { dialects, offer, shown: shown.clone(), closed })
+    }
+
+    /// Returns the grammar of the answers; `stated` is the one that the request states for their content.
+    ///
+    /// # Errors
+    /// 400 if the request's grammar cannot stand beside its tools or the model's reasoning.
+    pub(crate) fn rule(
+        &self,
+        stated: Option<Rule>,
+        model: &Forms,
+    ) -> Result<Option<Rule>, ApiError> {
+        let reasoning = self.dialects.reasoning.filter(|_| !self.closed);
+        let dialects = Dialects { reasoning, ..self.dialects };
+        rules::rule(stated, &self.offer, &dialects, model)
+    }
+
+    /// Whether the prompt has opened the reasoning.
+    pub(crate) fn is_open(&self) -> bool {
+        self.dialects.reasoning_open
+    }
+
+    /// Special tokens that the parser must see in the text of an answer, because they mark calls or reasoning.
+    pub(crate) fn shown(&self) -> &Arc<[TokenId]> {
+        &self.shown
+    }
+
+    /// Returns a parser for one answer.
+    pub(crate) fn parser(&self) -> AnswerParser {
+        AnswerParser {
+            parser: Parser::new(&self.dialects, &self.offer.callable),
+            tools: self.dialects.tools,
+            parallel: self.offer.parallel,
+            in_reasoning: self.dialects.reasoning_open,
+            undecided_tokens: 0,
+            reasoning_tokens: 0,
+            complete_calls: 0,
+            ended: false,
+        }
+    }
+}
+
+/// Parser of one answer, which also counts its calls and the tokens of its reasoning.
+#[derive(Debug)]
+pub(crate) struct AnswerParser {
+    parser: Parser,
+    tools: Option<ToolDialect>,
+    parallel: bool,
+    /// Whether the last part was reasoning.
+    in_reasoning: bool,
+    /// Tokens since the last part: it is not known yet whether they are reasoning.
+    undecided_tokens: u32,
+    reasoning_tokens: u32,
+    complete_calls: u32,
+    /// Whether the answer ended with its only allowed call, so that what follows is no part of it.
+    ended: bool,
+}
+
+impl AnswerParser {
+    /// Counts an output token. To be called before the token's text is pushed.
+    pub(crate) fn token(&mut self) {
+        self.undecided_tokens += 1;
+    }
+
+    /// Takes more text of the answer. Returns the parts that are certain with it, and whether the answer is complete: after
+    /// the first call, if the request allows only one.
+    pub(crate) fn push(&mut self, text: &str) -> (Vec<Part>, bool) {
+        let pieces = self.parser.push(text);
+        self.parts(pieces)
+    }
+
+    /// Ends the answer and returns the parts that were held back.
+    pub(crate) fn finish(&mut self) -> Vec<Part> {
+        if self.ended {
+            return Vec::new();
+        }
+        let pieces = self.parser.finish();
+        let (parts, _) = self.parts(pieces);
+        if self.in_reasoning {
+            self.reasoning_tokens += std::mem::take(&mut self.undecided_tokens);
+        }
+        parts
+    }
+
+    /// Whether the answer has a complete call.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.complete_calls > 0
+    }
+
+    /// Returns the number of output tokens of the reasoning, tags included where they come before reasoning.
+    pub(crate) fn reasoning_tokens(&self) -> u32 {
+        self.reasoning_tokens
+    }
+
+    fn parts(&mut self, pieces: Vec<Piece>) -> (Vec<Part>, bool) {
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            self.count(matches!(piece, Piece::Reasoning(_)));
+            match piece {
+                Piece::Content(text) => parts.push(Part::Content(text)),
+                Piece::Reasoning(text) => parts.push(Part::Reasoning(text)),
+                Piece::CallBegin { index, name } => {
+                    parts.push(Part::Call { index, id: call_id(self.tools), name });
+                }
+                Piece::CallArguments { index, json } => parts.push(Part::Arguments { index, json }),
+                Piece::CallEnd { .. } => {
+                    self.complete_calls += 1;
+                    if !self.parallel {
+                        self.ended = true;
+                        return (parts, true);
+                    }
+                }
+            }
+        }
+        (parts, false)
+    }
+
+    /// Counts the tokens since the last piece as those of a piece which is reasoning or not.
+    fn count(&mut self, reasoning: bool) {
+        let tokens = std::mem::take(&mut self.undecided_tokens);
+        if reasoning {
+            self.reasoning_tokens += tokens;
+        }
+        self.in_reasoning = reasoning;
+    }
+}
+
+/// Returns a new id of a call. Mistral's chat templates take ids of nine letters and digits only.
+fn call_id(dialect: Option<ToolDialect>) -> String {
+    let random = format!("{:032x}", rand::random::<u128>());
+    match dialect {
+        Some(ToolDialect::Mistral) => random[..9].to_owned(),
+        _ => format!("call_{}", &random[..24]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::fields::Fields;
+    use serde_json::json;
+
+    const CALLS: &str = "<think>\nHm, well.\n</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
+                         </tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+
+    fn parsing(parallel: bool, tail: &str) -> Parsing {
+        let body = json!({"tools": [{"function": {"name": "f"}}], "parallel_tool_calls": parallel});
+        let offer = Offer::read(&Fields::root(&body).unwrap()).unwrap();
+        let forms = Forms {
+            tools: Some(ToolDialect::Hermes),
+            reasoning: Some(ReasoningDialect::Think),
+            ..Forms::default()
+        };
+        Parsing::new(&forms, offer, tail).unwrap()
+    }
+
+    /// Parses a text whose tokens are its characters. Returns the parts, and how many characters were taken.
+    fn parse(parser: &mut AnswerParser, text: &str) -> (Vec<Part>, usize) {
+        let mut parts = Vec::new();
+        for (taken, character) in text.chars().enumerate() {
+            parser.token();
+            let (more, complete) = parser.push(&character.to_string());
+            parts.extend(more);
+            if complete {
+                parts.extend(parser.finish());
+                return (parts, taken + 1);
+            }
+        }
+        parts.extend(parser.finish());
+        (parts, text.chars().count())
+    }
+
+    fn begun(parts: &[Part]) -> usize {
+        parts.iter().filter(|part| matches!(part, Part::Call { .. })).count()
+    }
+
+    #[test]
+    fn an_answer_with_one_allowed_call_is_complete_after_it() {
+        let mut several = parsing(true, "").parser();
+        let (parts, taken) = parse(&mut several, CALLS);
+        assert_eq!((begun(&parts), taken, several.has_calls()), (2, CALLS.len(), true));
+        let mut one = parsing(false, "").parser();
+        let (parts, taken) = parse(&mut one, CALLS);
+        assert_eq!((begun(&parts), one.has_calls()), (1, true));
+        assert!(taken < CALLS.len() / 2 + 40, "{taken}");
+    }
+
+    #[test]
+    fn tokens_of_reasoning_are_counted() {
+        let mut parser = parsing(true, "").parser();
+        parse(&mut parser, CALLS);
+        let counted = parser.reasoning_tokens() as usize;
+        assert!(("Hm, well.".len()..="<think>\nHm, well.\n".len()).contains(&counted), "{counted}");
+        let mut opened = parsing(true, "<|im_start|>assistant\n<think>\n").parser();
+        parse(&mut opened, "Hm");
+        assert_eq!(opened.reasoning_tokens(), 2, "cut off in the reasoning");
+        let mut plain = parsing(true, "").parser();
+        parse(&mut plain, "Hm");
+        assert_eq!(plain.reasoning_tokens(), 0);
+    }
+
+    #[test]
+    fn ids_of_calls_suit_the_dialect() {
+        let mistral = call_id(Some(ToolDialect::Mistral));
+        assert!(mistral.len() == 9 && mistral.chars().all(|c| c.is_ascii_alphanumeric()));
+        let (one, other) = (call_id(Some(ToolDialect::Hermes)), call_id(Some(ToolDialect::Hermes)));
+        assert!(one.starts_with("call_") && one != other, "{one}");
+    }
+}

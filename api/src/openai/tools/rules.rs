@@ -1,0 +1,163 @@
+//! Grammars of answers that may have calls or reasoning.
+
+use crate::http::ApiError;
+use crate::openai::structured::Rule;
+use crate::openai::tools::{Demand, Offer};
+use crate::text::Forms;
+use tiercel_dialect::grammar::{self, Output};
+use tiercel_dialect::{Dialects, Tool, ToolDialect, Tools};
+use tiercel_grammar::Source;
+
+/// Returns the grammar of the answers to a request that offers these tools; `stated` is the grammar that the request states
+/// for the content of answers.
+///
+/// An answer that must have calls follows the schemas of all functions. An answer that may have calls follows those of the
+/// functions with `strict`, and has no grammar if there are none. A stated grammar holds for what comes after the reasoning,
+/// and an answer with calls need not follow it. A stated grammar that cannot stand after reasoning lets the answer have none.
+///
+/// # Errors
+/// 400 if the request states a grammar and demands calls, or states one that cannot stand beside calls or reasoning.
+pub(crate) fn rule(
+    stated: Option<Rule>,
+    offer: &Offer,
+    dialects: &Dialects,
+    forms: &Forms,
+) -> Result<Option<Rule>, ApiError> {
+    let special = |text: &str| forms.special.get(text).copied();
+    let output = Output {
+        dialect: dialects.tools.unwrap_or(ToolDialect::Hermes),
+        reasoning: dialects.reasoning,
+        reasoning_open: dialects.reasoning_open,
+        special: &special,
+    };
+    let Some(stated) = stated else { return Ok(of_calls(offer, &output)) };
+    if offer.is_open() && offer.demand != Demand::Auto {
+        let message =
+            format!("'{}' and a 'tool_choice' that demands calls exclude each other", stated.param);
+        return Err(ApiError::param(stated.param, message));
+    }
+    if !offer.is_open() && dialects.reasoning.is_none() {
+        return Ok(Some(stated));
+    }
+    let Some(reply) = rule_body(&stated.source) else {
+        if !offer.is_open() && !dialects.reasoning_open {
+            return Ok(Some(stated));
+        }
+        let message = format!(
+            "'{}' with a grammar cannot stand beside tools or reasoning; send tool_choice \"none\", and turn reasoning off",
+            stated.param
+        );
+        return Err(ApiError::unsupported(stated.param, message));
+    };
+    let source = grammar::reply(&output, &loose(offer), offer.parallel, &reply);
+    Ok(Some(Rule { source: Source::Lark(source), param: stated.param }))
+}
+
+/// Returns the grammar of answers that must have calls, or may have calls of functions with `strict`.
+fn of_calls(offer: &Offer, output: &Output<'_>) -> Option<Rule> {
+    if !offer.is_open() {
+        return None;
+    }
+    let (source, param) = match offer.demand {
+        Demand::Required => {
+            (grammar::required(output, &offer.callable, offer.parallel), "tool_choice")
+        }
+        Demand::Named => (grammar::required(output, &offer.callable, false), "tool_choice"),
+        Demand::Auto if offer.strict.is_empty() => return None,
+        Demand::Auto => (grammar::auto(output, &loose(offer), offer.parallel)?, "tools"),
+    };
+    Some(Rule { source: Source::Lark(source), param: param.to_owned() })
+}
+
+/// Returns the callable functions, those without `strict` without their schemas.
+fn loose(offer: &Offer) -> Tools {
+    let loose = |tool: &Tool| {
+        let parameters = tool.parameters.clone().filter(|_| offer.strict.contains(&tool.name));
+        Tool { name: tool.name.clone(), parameters }
+    };
+    Tools::new(offer.callable.iter().map(loose).collect())
+}
+
+/// Returns the body of a Lark rule for a grammar; `None` for a grammar of several rules.
+fn rule_body(source: &Source) -> Option<String> {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    match source {
+        Source::JsonObject => Some("%json {\"type\": \"object\"}".to_owned()),
+        Source::JsonSchema(schema) => Some(format!("%json {schema}")),
+        Source::Choice(texts) => {
+            Some(texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(" | "))
+        }
+        Source::Regex(_) | Source::Lark(_) | Source::Gbnf(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::fields::Fields;
+    use serde_json::{Value, json};
+    use tiercel_dialect::ReasoningDialect;
+
+    fn offer(extra: Value) -> Offer {
+        let function = |name: &str, strict: bool| json!({"function": {"name": name, "strict": strict, "parameters": {"properties": {name: {}}}}});
+        let mut body = json!({"tools": [function("f", true), function("g", false)]});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        Offer::read(&Fields::root(&body).unwrap()).unwrap()
+    }
+
+    fn stated() -> Option<Rule> {
+        let schema = json!({"type": "array"});
+        Some(Rule { source: Source::JsonSchema(schema), param: "response_format".into() })
+    }
+
+    fn source(stated: Option<Rule>, offer: &Offer, open: bool) -> Option<String> {
+        let reasoning = open.then_some(ReasoningDialect::Think);
+        let dialects =
+            Dialects { tools: Some(ToolDialect::Hermes), reasoning, reasoning_open: open };
+        let rule = rule(stated, offer, &dialects, &Forms::default()).unwrap();
+        rule.map(|rule| match rule.source {
+            Source::Lark(text) => text,
+            other => format!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn demanded_calls_follow_all_schemas_and_free_calls_the_strict_ones() {
+        let required = source(None, &offer(json!({"tool_choice": "required"})), false).unwrap();
+        assert!(required.contains("\"f\":{}") && required.contains("\"g\":{}"), "{required}");
+        let named = json!({"tool_choice": {"type": "function", "function": {"name": "g"}}});
+        let named = source(None, &offer(named), false).unwrap();
+        assert!(named.contains("\"g\":{}") && !named.contains("\"f\":{}"), "{named}");
+        let auto = source(None, &offer(json!({})), false).unwrap();
+        assert!(auto.contains("\"f\":{}") && !auto.contains("\"g\":{}"), "{auto}");
+        assert_eq!(source(None, &offer(json!({"tool_choice": "none"})), false), None);
+        let lenient = offer(json!({"tools": [{"function": {"name": "f"}}]}));
+        assert_eq!(source(None, &lenient, false), None);
+    }
+
+    #[test]
+    fn a_stated_grammar_stands_beside_calls_and_after_reasoning() {
+        let none = offer(json!({"tool_choice": "none"}));
+        assert_eq!(
+            source(stated(), &none, false).unwrap(),
+            format!("{:?}", stated().unwrap().source)
+        );
+        let after = source(stated(), &none, true).unwrap();
+        assert!(after.starts_with("start: thought reply\n"), "{after}");
+        let beside = source(stated(), &offer(json!({})), false).unwrap();
+        assert!(beside.starts_with("start: (reply | \"<tool_call>\" after"), "{beside}");
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_refused() {
+        let refused = |stated: Rule, choice: &str| {
+            let dialects = Dialects { tools: Some(ToolDialect::Hermes), ..Dialects::default() };
+            let offer = offer(json!({"tool_choice": choice}));
+            let error = rule(Some(stated), &offer, &dialects, &Forms::default()).unwrap_err();
+            error.body()["error"]["param"].clone()
+        };
+        assert_eq!(refused(stated().unwrap(), "required"), "response_format");
+        let regex = Rule { source: Source::Regex("a".into()), param: "guided_regex".into() };
+        assert_eq!(refused(regex, "auto"), "guided_regex");
+    }
+}

@@ -1,0 +1,135 @@
+//! How a model writes tool calls and reasoning, found out from its chat template and vocabulary unless settings say so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tiercel_config::{ModelSettings, ReasoningParser, ToolParser};
+use tiercel_device::TokenId;
+use tiercel_dialect::{ReasoningDialect, ToolDialect};
+
+/// Special tokens that some vocabularies have for what stands inside and after calls.
+const INNER: &[&str] = &["</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_end|>"];
+
+/// How a model writes tool calls and reasoning.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Forms {
+    /// Form of tool calls; `None` if the model has none that the server knows, or parsing is turned off.
+    pub(crate) tools: Option<ToolDialect>,
+    /// Tags around reasoning; `None` if the model has none that the server knows, or parsing is turned off.
+    pub(crate) reasoning: Option<ReasoningDialect>,
+    /// Special tokens of the vocabulary that mark calls or reasoning.
+    pub(crate) markup: Arc<[TokenId]>,
+    /// Special tokens of the vocabulary that mark reasoning.
+    pub(crate) reasoning_markup: Arc<[TokenId]>,
+    /// Special tokens of the vocabulary that look like markup, by their texts.
+    pub(crate) special: Arc<BTreeMap<String, TokenId>>,
+    /// Tokens of the vocabulary that look like markup, by their texts.
+    pub(crate) tokens: Arc<BTreeMap<String, TokenId>>,
+}
+
+/// What a model shows of its forms.
+pub(crate) struct Signs<'a> {
+    /// Source of the chat template for conversations without tools.
+    pub(crate) template: &'a str,
+    /// Source of the chat template that writes tools. `None`: the server spells tools out in the form of the Hermes models.
+    pub(crate) tools_template: Option<&'a str>,
+    /// Tokens of the vocabulary that look like markup: id, text, and whether the token is special.
+    pub(crate) tokens: Vec<(TokenId, &'a str, bool)>,
+}
+
+impl Forms {
+    /// Returns the forms that settings state, or else those that the model shows.
+    pub(crate) fn of(signs: &Signs<'_>, settings: &ModelSettings) -> Forms {
+        let texts: Vec<&str> = signs.tokens.iter().map(|(_, text, _)| *text).collect();
+        let tools = match settings.tool_parser {
+            ToolParser::Auto => match signs.tools_template {
+                Some(template) => ToolDialect::detect(template, &texts),
+                None => Some(ToolDialect::Hermes),
+            },
+            ToolParser::None => None,
+            stated => ToolDialect::ALL.into_iter().find(|dialect| dialect.name() == stated.word()),
+        };
+        let reasoning = match settings.reasoning_parser {
+            ReasoningParser::Auto => ReasoningDialect::detect(signs.template, &texts),
+            ReasoningParser::None => None,
+            stated => {
+                ReasoningDialect::ALL.into_iter().find(|dialect| dialect.name() == stated.word())
+            }
+        };
+        let tags = reasoning.map(|dialect| [dialect.open_tag(), dialect.close_tag()]);
+        let tags: BTreeSet<&str> = tags.into_iter().flatten().collect();
+        let triggers = tools.map_or(&[][..], ToolDialect::triggers).iter().chain(INNER).copied();
+        let all: BTreeSet<&str> = tags.iter().copied().chain(triggers).collect();
+        let special = |wanted: &BTreeSet<&str>| -> Arc<[TokenId]> {
+            let tokens =
+                signs.tokens.iter().filter(|(_, text, special)| *special && wanted.contains(text));
+            tokens.map(|(id, _, _)| *id).collect()
+        };
+        let by_text = |all: bool| {
+            let tokens = signs.tokens.iter().filter(|(_, _, special)| all || *special);
+            Arc::new(tokens.map(|(id, text, _)| ((*text).to_owned(), *id)).collect())
+        };
+        Forms {
+            tools,
+            reasoning,
+            markup: special(&all),
+            reasoning_markup: special(&tags),
+            special: by_text(false),
+            tokens: by_text(true),
+        }
+    }
+
+    /// Logs the forms of the served model.
+    pub(crate) fn log(&self) {
+        let tool_parser = self.tools.map_or("none", ToolDialect::name);
+        let reasoning_parser = self.reasoning.map_or("none", ReasoningDialect::name);
+        tracing::info!(tool_parser, reasoning_parser, "forms of tool calls and of reasoning");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QWEN: &str = "{{ tools }}<tool_call>{\"name\"{{ '</think>' }}";
+
+    fn signs<'a>(template: &'a str, tools: bool) -> Signs<'a> {
+        let tokens = vec![(7, "<tool_call>", true), (8, "</think>", true), (9, "<think>", false)];
+        Signs { template, tools_template: tools.then_some(template), tokens }
+    }
+
+    #[test]
+    fn the_model_decides_unless_settings_do() {
+        let settings = ModelSettings::default();
+        let forms = Forms::of(&signs(QWEN, true), &settings);
+        assert_eq!(forms.tools, Some(ToolDialect::Hermes));
+        assert_eq!(forms.reasoning, Some(ReasoningDialect::Think));
+        assert_eq!((&forms.markup[..], &forms.reasoning_markup[..]), (&[7, 8][..], &[8][..]));
+        let stated = ModelSettings {
+            tool_parser: ToolParser::Mistral,
+            reasoning_parser: ReasoningParser::None,
+            ..settings
+        };
+        let forms = Forms::of(&signs(QWEN, true), &stated);
+        assert_eq!((forms.tools, forms.reasoning), (Some(ToolDialect::Mistral), None));
+    }
+
+    #[test]
+    fn a_template_without_tools_has_the_spelled_out_form() {
+        let none = Signs { tokens: vec![], ..signs("{{ messages }}", false) };
+        let forms = Forms::of(&none, &ModelSettings::default());
+        assert_eq!((forms.tools, forms.reasoning), (Some(ToolDialect::Hermes), None));
+        let unknown = Signs { tokens: vec![], ..signs("{{ tools }}", true) };
+        assert_eq!(Forms::of(&unknown, &ModelSettings::default()).tools, None);
+    }
+
+    #[test]
+    fn settings_know_every_form() {
+        let words = |all: Vec<&'static str>| {
+            all.into_iter().filter(|word| !["auto", "none"].contains(word)).collect::<Vec<_>>()
+        };
+        let tools = words(ToolParser::ALL.iter().map(|(_, word)| *word).collect());
+        assert_eq!(tools, ToolDialect::ALL.map(ToolDialect::name));
+        let reasoning = words(ReasoningParser::ALL.iter().map(|(_, word)| *word).collect());
+        assert_eq!(reasoning, ReasoningDialect::ALL.map(ReasoningDialect::name));
+    }
+}
