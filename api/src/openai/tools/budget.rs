@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(choices(&whole, &[1, 8, 1, 9, 1]), [all, all, all, 1, all, all]);
         assert_eq!(choices(&budget(0).of_prompt(true), &[9]), [1, all]);
         let mut state = opened.start();
-        [1, 2].map(|token| state.advance(token).unwrap());
+        [1, 2].into_iter().for_each(|token| state.advance(token).unwrap());
         assert!(state.mask().unwrap().allows(9), "the closing tag");
     }
 
