@@ -134,8 +134,16 @@ fn guarded<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, Gram
 }
 
 /// Words in messages of the parser about limits that a grammar exceeds.
-const LIMIT_WORDS: [&str; 6] =
-    ["too large", "too complex", "too many", "too deep", "fuel", "stack level exceeded"];
+const LIMIT_WORDS: [&str; 8] = [
+    "too large",
+    "too big",
+    "too complex",
+    "too many",
+    "too deep",
+    "fuel",
+    "stack level exceeded",
+    "unable to determine if regex is empty",
+];
 
 /// Words in messages of the parser about features that it does not have.
 const MISSING_WORDS: [&str; 7] = [
@@ -154,7 +162,9 @@ fn classify(message: &str) -> GrammarError {
     let lower = message.to_lowercase();
     if message.contains("panic: ") {
         GrammarError::Failed(reason)
-    } else if lower.contains("unsatisfiable") || lower.contains("noextension") {
+    } else if lower.contains("noextension") {
+        GrammarError::Unsatisfiable("no token may come first".to_owned())
+    } else if lower.contains("unsatisfiable") {
         GrammarError::Unsatisfiable(reason)
     } else if message.contains("oneOf constraints are not supported") {
         GrammarError::Unsupported {
