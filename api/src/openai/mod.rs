@@ -5,7 +5,7 @@
 //! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
 //! | `fields.rs` | reads JSON fields, with errors that name their path |
 //! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
-//! | `structured.rs` | the grammar that the output follows |
+//! | `structured.rs`, `structured_schemas.rs` | the grammar that the output follows |
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
@@ -29,6 +29,7 @@ mod schemas;
 mod slo;
 mod sse;
 mod structured;
+mod structured_schemas;
 mod tokens;
 mod tools;
 

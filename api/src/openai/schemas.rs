@@ -9,7 +9,7 @@ use crate::openai::request::{
     BIAS, MAX_BIASES, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS, PENALTY,
     PROBABILITY, REPETITION_PENALTY, SERVICE_TIERS, TEMPERATURE, TOP_K,
 };
-use crate::openai::{patience, returning, slo, tools};
+use crate::openai::{patience, returning, slo, structured_schemas, tools};
 use utoipa::openapi::path::Parameter;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{Ref, RefOr};
@@ -158,6 +158,7 @@ fn common() -> Vec<Property> {
         ),
     ];
     fields.extend(sampling());
+    fields.extend(structured_schemas::fields());
     fields
 }
 
@@ -177,7 +178,6 @@ impl ToSchema for Message {}
 impl PartialSchema for ChatRequest {
     fn schema() -> RefOr<Schema> {
         let text_only = || word(&["text"], "Only text is supported.");
-        let format = object("Form of the answer.", 0, vec![("type", text_only())]);
         let mut fields = vec![
             ("messages", messages()),
             ("logprobs", flag("Whether the answer has log-probabilities.")),
@@ -188,7 +188,6 @@ impl PartialSchema for ChatRequest {
                     "Alternative tokens of each token; needs `logprobs`.",
                 ),
             ),
-            ("response_format", format),
             ("modalities", array(text_only(), 0..=ANY_NUMBER, "Kinds of answer.")),
         ];
         fields.extend(tools::schemas::of_conversation());

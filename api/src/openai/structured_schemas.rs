@@ -1,0 +1,58 @@
+//! What the OpenAPI document says of the fields that state a grammar for the output.
+
+use crate::document::schema::{any, any_of, array, flag, text, text_of, word};
+use crate::openai::schemas::{Property, object};
+use crate::openai::structured::FORMATS;
+use tiercel_grammar::{CHOICES_MAX, SOURCE_BYTES_MAX};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+fn json_schema() -> RefOr<Schema> {
+    any("A JSON schema: an object, true or false, or the JSON text of one.")
+}
+
+fn choices() -> RefOr<Schema> {
+    array(text("A text."), 1..=CHOICES_MAX, "The output is one of these texts.")
+}
+
+fn regex() -> RefOr<Schema> {
+    text_of(0..=SOURCE_BYTES_MAX, "Regular expression that the whole output matches.")
+}
+
+fn grammar() -> RefOr<Schema> {
+    text_of(0..=SOURCE_BYTES_MAX, "Lark grammar (rule `start`) or GBNF grammar (rule `root`).")
+}
+
+/// Returns the fields that state a grammar. A request has at most one of them.
+pub(super) fn fields() -> Vec<Property> {
+    let stated = object(
+        "JSON schema that the output follows.",
+        1,
+        vec![
+            ("schema", json_schema()),
+            ("name", text("Name of the schema; ignored.")),
+            ("strict", flag("Ignored: the output follows the schema in any case.")),
+        ],
+    );
+    let kinds = || word(&FORMATS, "`json_schema` needs the field of this name.");
+    let format = object("Form of the output.", 0, vec![("type", kinds()), ("json_schema", stated)]);
+    let outputs = object(
+        "Grammar that the output follows, exactly one.",
+        0,
+        vec![
+            ("json", json_schema()),
+            ("regex", regex()),
+            ("choice", choices()),
+            ("grammar", grammar()),
+            ("json_object", flag("Whether the output is a JSON object.")),
+        ],
+    );
+    vec![
+        ("response_format", format),
+        ("structured_outputs", outputs),
+        ("guided_json", any_of([json_schema()], "The same as `structured_outputs.json`.")),
+        ("guided_regex", regex()),
+        ("guided_choice", choices()),
+        ("guided_grammar", grammar()),
+    ]
+}
