@@ -46,13 +46,10 @@ pub(super) fn one_line(error: &toml::de::Error, text: &str) -> String {
     let mut repeated = message.split(['`', '"', '\'']).skip(1).step_by(2);
     let harmless = repeated.all(|word| KNOWN.contains(&word) || rule(word).is_some());
     let before = error.span().and_then(|span| text.get(..span.start));
-    let field = before.and_then(|before| field_at(text, before.len()));
-    let message = match field {
-        Some((name, rule)) if !harmless || message.starts_with("invalid type") => {
-            format!("{name} {rule}")
-        }
-        _ if harmless => message,
-        _ => "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
+    let message = match before.and_then(field_before) {
+        Some((name, rule)) => format!("{name} {rule}"),
+        None if harmless => message,
+        None => "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
               default_tier, above_highest, expires, role, requests_per_min, tokens_per_min, max_live, share and \
               may_tighten_targets"
             .to_owned(),
@@ -61,10 +58,9 @@ pub(super) fn one_line(error: &toml::de::Error, text: &str) -> String {
     line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
 }
 
-/// Returns the name of the field whose value stands at a place of the file, and the form of its values.
-fn field_at(text: &str, at: usize) -> Option<(&'static str, &'static str)> {
-    let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    let (name, _) = text[start..].split_once('=')?;
+/// Returns the name of the field whose value begins behind a text, and the form of its values.
+fn field_before(text: &str) -> Option<(&'static str, &'static str)> {
+    let (name, _) = text.rsplit('\n').next()?.split_once('=')?;
     rule(name.trim())
 }
 
