@@ -131,6 +131,7 @@ fn answers_and_chunks_have_the_fingerprint_of_the_server() {
     let first = fingerprint(|_| ());
     assert_eq!(first, fingerprint(|settings| settings.engine.use_policy(Policy::Fcfs)));
     assert_ne!(first, fingerprint(|settings| settings.kv.element = KvElement::F32));
+    assert_ne!(first, fingerprint(|settings| settings.model.temperature = Some(0.0)));
 }
 
 #[test]

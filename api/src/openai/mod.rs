@@ -7,6 +7,7 @@
 //! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
 //! | `structured.rs`, `structured_schemas.rs` | the grammar that the output follows |
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
+//! | `usage_in.rs` | which chunks have token counts |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
 //! | `tools/` | tools and reasoning in requests and answers |
@@ -32,6 +33,7 @@ mod structured;
 mod structured_schemas;
 mod tokens;
 mod tools;
+mod usage_in;
 
 pub(crate) use bodies::{ChatCompletion, ChatCompletionChunk, TextCompletion, TextCompletionChunk};
 pub(crate) use chat::chat;

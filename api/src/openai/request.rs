@@ -3,6 +3,7 @@
 use crate::http::{ApiError, Rights};
 use crate::openai::fields::{Fields, integer, number, wrong};
 use crate::openai::structured::{self, Rule};
+use crate::openai::usage_in::UsageIn;
 use crate::openai::{patience, slo};
 use crate::text::Forms;
 use serde_json::Value;
@@ -44,17 +45,6 @@ pub(crate) struct ModelFacts {
     pub(crate) sampling: SamplingParams,
     /// How the model writes tool calls and reasoning.
     pub(crate) forms: Forms,
-}
-
-/// Chunks of a response stream that have token counts, as `stream_options` asks for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum UsageIn {
-    /// No chunk has token counts.
-    Nothing,
-    /// The last chunk has those of the request. All other chunks have `"usage": null`.
-    Last,
-    /// The last chunk has those of the request, and every other chunk has those of its choice so far.
-    Every,
 }
 
 /// Fields that chat and text completion requests share; prompts are not among them.
@@ -100,7 +90,7 @@ impl Common {
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),
             stream,
-            usage_in: usage_in(body, stream)?,
+            usage_in: UsageIn::of_body(body, stream)?,
             n: body.count("n", 1..=MAX_CHOICES as u32)?.unwrap_or(1),
             max_tokens: max_tokens(body)?,
             sampling: sampling(body, model)?,
@@ -134,24 +124,6 @@ pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
 /// Reads the field `logprobs` of a text completion request: the number of alternative tokens to list per output token.
 pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     Ok(body.count("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u8))
-}
-
-/// Reads the field `stream_options`. As in vLLM, `continuous_usage_stats` has an effect only with `include_usage`.
-fn usage_in(body: &Fields<'_>, stream: bool) -> Result<UsageIn, ApiError> {
-    let Some(options) = body.object("stream_options")? else { return Ok(UsageIn::Nothing) };
-    if !stream {
-        return Err(ApiError::param(
-            "stream_options",
-            "'stream_options' needs 'stream' to be true",
-        ));
-    }
-    let (include, continuous) =
-        (options.boolean("include_usage")?, options.boolean("continuous_usage_stats")?);
-    Ok(match (include, continuous) {
-        (false, _) => UsageIn::Nothing,
-        (true, false) => UsageIn::Last,
-        (true, true) => UsageIn::Every,
-    })
 }
 
 fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
@@ -343,21 +315,6 @@ mod tests {
         assert_eq!(tier(both).unwrap(), (Tier::Background, -3));
         assert!(tier(json!({"service_tier": "gold"})).is_err());
         assert_eq!(tier(json!({"priority": i64::MAX})).unwrap().1, i32::MAX);
-    }
-
-    #[test]
-    fn continuous_usage_needs_include_usage() {
-        let usage_in = |options: Value| {
-            read(json!({"stream": true, "stream_options": options})).map(|common| common.usage_in)
-        };
-        assert_eq!(usage_in(json!(null)).unwrap(), UsageIn::Nothing);
-        assert_eq!(usage_in(json!({"continuous_usage_stats": true})).unwrap(), UsageIn::Nothing);
-        assert_eq!(usage_in(json!({"include_usage": true})).unwrap(), UsageIn::Last);
-        let both = json!({"include_usage": true, "continuous_usage_stats": true});
-        assert_eq!(usage_in(both).unwrap(), UsageIn::Every);
-        let wrong = json!({"include_usage": true, "continuous_usage_stats": "yes"});
-        let error = usage_in(wrong).unwrap_err().body();
-        assert_eq!(error["error"]["param"], "stream_options.continuous_usage_stats");
     }
 
     #[test]

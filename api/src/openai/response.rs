@@ -8,8 +8,9 @@ use crate::openai::bodies::{
 };
 use crate::openai::choice::{Delta, Logprobs};
 use crate::openai::parts;
-use crate::openai::request::{UsageIn, service_tier};
+use crate::openai::request::service_tier;
 use crate::openai::tools::Part;
+use crate::openai::usage_in::UsageIn;
 use crate::text::Text;
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};

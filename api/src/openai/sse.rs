@@ -2,8 +2,8 @@
 
 use crate::http::{ApiError, Record};
 use crate::openai::choice::{Choice, Event};
-use crate::openai::request::UsageIn;
 use crate::openai::response::{Envelope, Totals};
+use crate::openai::usage_in::UsageIn;
 use crate::standing::Standings;
 use actix_web::web::Bytes;
 use futures_util::future::{Either, select};
