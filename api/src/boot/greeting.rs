@@ -1,7 +1,8 @@
-//! Log lines of a server that has just become ready: its URL, the latency targets of each tier, and a sample request.
+//! Log lines of a server that has just become ready: its URL, the latency targets of each tier, warnings, and a sample
+//! request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use tiercel_config::SloTargets;
+use tiercel_config::{HttpSettings, SloTargets};
 use tiercel_policy::slo::Targets;
 
 /// `max_tokens` of the sample request that a started server logs.
@@ -76,9 +77,37 @@ pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) ->
     )
 }
 
+/// Returns a line about each setting of the HTTP server that lets in more clients than an operator may think.
+pub(super) fn warnings(settings: &HttpSettings) -> Vec<&'static str> {
+    let plain = !settings.api_keys.is_empty();
+    let open = !settings.has_keys() && settings.cors_origins.iter().any(|origin| origin == "*");
+    let plain = plain.then_some(
+        "http.api_keys holds keys in plain text, and their clients are standard at most; http.keys_file holds hashes \
+         and gives each key its rights",
+    );
+    let open = open.then_some(
+        "http.cors_origins is *, and the server has no API keys: every web page that is open in a browser that reaches \
+         this server may use it; state http.keys_file, or the origins of the pages",
+    );
+    plain.into_iter().chain(open).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_all_origins_on_a_server_without_keys_are_a_warning() {
+        let warned = |origins: &[&str], api_keys: &[&str]| {
+            let texts = |of: &[&str]| of.iter().map(|text| text.to_string()).collect();
+            let (cors_origins, api_keys) = (texts(origins), texts(api_keys));
+            let settings = HttpSettings { cors_origins, api_keys, ..HttpSettings::default() };
+            warnings(&settings).iter().any(|line| line.contains("every web page"))
+        };
+        assert!(warned(&["*"], &[]));
+        assert!(!warned(&["*"], &["key"]) && !warned(&["https://example.org"], &[]));
+        assert!(!warned(&[], &[]));
+    }
 
     #[test]
     fn a_server_on_all_addresses_is_reached_by_loopback() {

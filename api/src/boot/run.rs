@@ -191,11 +191,8 @@ impl Life<'_> {
             tracing::info!("{line}");
         }
         let keys = self.app.keys.required();
-        if !self.settings.http.api_keys.is_empty() {
-            tracing::warn!(
-                "http.api_keys holds keys in plain text, and their clients are standard at most; \
-                 http.keys_file holds hashes and gives each key its rights"
-            );
+        for line in greeting::warnings(&self.settings.http) {
+            tracing::warn!("{line}");
         }
         tracing::info!(
             "{}",
