@@ -101,10 +101,7 @@ async fn run(
         job.common.sampling.constraint = Some(Arc::new(budget.beside(other)));
     }
     record.submitted(&id, prompt_tokens, count as u32);
-    let mut choices = submit(serving, &job, &limits, (&id, &record)).await?;
-    if let Some(first) = choices.first_mut() {
-        first.heard_by(job.listener.take());
-    }
+    let choices = submit(serving, &mut job, &limits, (&id, &record)).await?;
     metered.accepted(record.clone());
     let listed = app.live.enter(LiveRequest {
         id: id.clone(),
@@ -137,7 +134,7 @@ async fn run(
 
 async fn submit(
     serving: &Serving,
-    job: &Job,
+    job: &mut Job,
     limits: &[u32],
     (id, record): (&str, &Rc<Record>),
 ) -> Result<Vec<Choice>, ApiError> {
@@ -182,6 +179,9 @@ async fn submit(
             let more = (job.parsing.as_ref(), record.clone());
             choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop, more));
         }
+    }
+    if let Some(first) = choices.first_mut() {
+        first.heard_by(job.listener.take());
     }
     Ok(choices)
 }

@@ -74,7 +74,8 @@ impl Recorder {
         let mut file = File::create_new(path).map_err(failed)?;
         file.write_all(HEAD.as_bytes()).map_err(failed)?;
         let (answers, queue) = sync_channel(MAX_WAITING);
-        let writer = Writer { file, bytes: HEAD.len() as u64, written: HashSet::new() };
+        let bytes = HEAD.len() as u64;
+        let writer = Writer { path: path.to_owned(), file, bytes, written: HashSet::new() };
         let thread = std::thread::Builder::new()
             .name("tiercel-record".into())
             .spawn(move || writer.run(&queue))
@@ -131,6 +132,7 @@ impl Listener {
 
 /// Thread that writes answers to the file.
 struct Writer {
+    path: PathBuf,
     file: File,
     /// Length of the file, bytes.
     bytes: u64,
@@ -140,6 +142,15 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, answers: &Receiver<Answer>) {
+        self.write_all(answers);
+        if self.written.is_empty() {
+            // A server that answered nothing, because it could not start for example, leaves no file. If the file cannot
+            // be removed, it stays.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn write_all(&mut self, answers: &Receiver<Answer>) {
         for answer in answers {
             match self.write(answer) {
                 Ok(true) => {}
@@ -210,6 +221,12 @@ mod tests {
     }
 
     #[test]
+    fn a_recorder_without_answers_leaves_no_file() {
+        let folder = record(&[]);
+        assert!(!folder.path().join("replies.toml").exists());
+    }
+
+    #[test]
     fn an_answer_that_is_too_long_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("replies.toml");
@@ -235,7 +252,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("replies.toml");
         let file = File::create_new(&path).unwrap();
-        let mut writer = Writer { file, bytes: 0, written: HashSet::new() };
+        let mut writer = Writer { path: path.clone(), file, bytes: 0, written: HashSet::new() };
         let answer = |i: usize| Answer {
             exact: i.to_string(),
             turn: 1,

@@ -1,4 +1,4 @@
-//! MockVocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
+//! Vocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
 //! chat message. If the mock device has replies, token 258 cuts an answer off, and further tokens are the pieces of the
 //! replies ([`pieces`]). All other tokens have made-up texts.
 
@@ -16,7 +16,7 @@ const FIRST_PIECE: TokenId = 259;
 /// Most pieces that the vocabulary has. Texts with further pieces are encoded as bytes there.
 const MAX_PIECES: usize = 1 << 16;
 
-/// MockVocabulary of a mock device.
+/// Vocabulary of a mock device.
 #[derive(Debug, Default)]
 pub(crate) struct MockVocabulary {
     /// Texts of the tokens from [`FIRST_PIECE`] on; empty if the mock device has no replies.

@@ -152,6 +152,28 @@ fn a_reply_is_streamed_in_pieces_like_those_of_models() {
 }
 
 #[test]
+fn a_reply_that_a_grammar_allows_is_given_and_another_is_left_where_it_breaks_the_grammar() {
+    let fits = r#"{"city": "Köln", "days": [1, 2]}"#;
+    let replies = toml(&format!(
+        "[[reply]]\nexact = 'fits'\ntext = '{fits}'\n[[reply]]\ntext = 'yes, surely'\n"
+    ));
+    let server = start(&replies, |_| ());
+    let text = |question: &str, extra: Value| {
+        let mut body = asks(question);
+        for (key, value) in extra.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let answer = server.post("/v1/chat/completions", &body).json();
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text("fits", json!({"response_format": {"type": "json_object"}})), fits);
+    assert_eq!(text("other", json!({"guided_regex": "[a-z]+, surely"})), "yes, surely");
+    let chosen = text("other", json!({"guided_choice": ["yes", "yes!!"]}));
+    assert!(["yes", "yes!!"].contains(&chosen.as_str()), "{chosen}");
+    server.finish();
+}
+
+#[test]
 fn the_shipped_replies_of_each_family_of_models_answer_the_same_questions() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/replies");
     let mut files = 0;
