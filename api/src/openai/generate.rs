@@ -93,13 +93,7 @@ async fn run(
     let tokens = (u64::from(prompt_tokens), output_tokens);
     let shared = app.keys.tenants() > 1;
     let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
-    if let Some(rule) = job.common.rule.take() {
-        job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
-    }
-    if let Some(budget) = job.budget.take() {
-        let other = job.common.sampling.constraint.take();
-        job.common.sampling.constraint = Some(Arc::new(budget.beside(other)));
-    }
+    constrain(serving, &mut job).await?;
     record.submitted(&id, prompt_tokens, count as u32);
     let choices = submit(serving, &mut job, &limits, (&id, &record)).await?;
     metered.accepted(record.clone());
@@ -130,6 +124,18 @@ async fn run(
         // Tell proxies such as nginx not to buffer the event stream.
         .insert_header(("x-accel-buffering", "no"))
         .streaming(body))
+}
+
+/// Compiles the rule of a request, if it has one, and lets its budget of reasoning tokens apply beside the rule.
+async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
+    if let Some(rule) = job.common.rule.take() {
+        job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
+    }
+    if let Some(budget) = job.budget.take() {
+        let other = job.common.sampling.constraint.take();
+        job.common.sampling.constraint = Some(Arc::new(budget.beside(other)));
+    }
+    Ok(())
 }
 
 async fn submit(
