@@ -11,7 +11,8 @@ use tiercel_actors::trace::{Event, Record};
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream};
 use tiercel_config::{EngineSettings, Policy, PreemptionMode, SloTargets};
 use tiercel_device::{
-    Clock, CopyThread, Device, DeviceProfile, SamplingParams, StepThread, Tier, Timestamp, TokenId,
+    Clock, Constraint, ConstraintState, CopyThread, Device, DeviceProfile, NoToken, SamplingParams,
+    StepThread, Tier, Timestamp, TokenId, TokenMask,
 };
 use tiercel_emulated::{EmulatedDriver, Fault};
 use tiercel_model::load::{GpuUse, KvCapacity, LoadOptions, open_cuda};
@@ -103,15 +104,43 @@ fn engine(
     engine.start_recorded_here(Some(Rc::clone(overlaps) as Rc<dyn Record>))
 }
 
+/// Constraint on outputs: the number of each token modulo 3 is that of its position.
+#[derive(Debug)]
+struct Rounds;
+
+/// Position of the next token.
+struct Position(u32);
+
+impl Constraint for Rounds {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Position(0))
+    }
+}
+
+impl ConstraintState for Position {
+    fn mask(&mut self) -> Result<TokenMask, NoToken> {
+        let mut mask = TokenMask::none(300);
+        (0..300).filter(|token| token % 3 == self.0 % 3).for_each(|token| mask.allow(token));
+        Ok(mask)
+    }
+
+    fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
+        assert_eq!(token % 3, self.0 % 3, "the mask was not applied");
+        self.0 += 1;
+        Ok(())
+    }
+}
+
 /// Makes request `number` of the test. Requests differ in how they are sampled: greedily, drawn at random on the
-/// device, or sampled by the host because of a penalty.
+/// device, or sampled by the host because of a penalty or of a constraint.
 fn request(number: u32, tier: Tier) -> Request {
     let drawn =
         SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
-    let sampling = match number % 3 {
+    let sampling = match number % 4 {
         0 => SamplingParams::greedy(),
         1 => drawn,
-        _ => SamplingParams { presence_penalty: 1.0, ..drawn },
+        2 => SamplingParams { presence_penalty: 1.0, ..drawn },
+        _ => SamplingParams { constraint: Some(Arc::new(Rounds)), ..drawn },
     };
     Request {
         tier,

@@ -11,10 +11,12 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream, Usage};
 use tiercel_config::{EngineSettings, Policy, PreemptionMode, SloTargets};
-use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
+use tiercel_device::{Clock, Constraint, SamplingParams, Tier, TokenId};
 use tiercel_gpu::{KvType, WeightFormat};
+use tiercel_grammar::{Grammars, STACK_BYTES, Source, TokenText, Vocabulary};
 use tiercel_model::load::{KvCapacity, LoadOptions, load};
 use tiercel_model::source::{ModelFiles, Resolver};
+use tiercel_model::tokenizer::Tokenizer;
 use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
@@ -68,9 +70,26 @@ impl Default for Variation {
     }
 }
 
+/// Returns a grammar for the model's vocabulary whose outputs are longer than [`OUTPUT`].
+fn constraint(files: &ModelFiles) -> Arc<dyn Constraint> {
+    let tokenizer = Tokenizer::from_files(files).unwrap();
+    let text = |id| match tokenizer.is_special(id) {
+        true => TokenText::Special(tokenizer.token_bytes(id).to_vec()),
+        false => TokenText::Bytes(tokenizer.token_bytes(id).to_vec()),
+    };
+    let ends = &tokenizer.special().ends;
+    let vocabulary = Vocabulary::new(tokenizer.vocab_size(), ends, text);
+    let compile = move || {
+        let lines = Source::Regex("([A-Z][a-z]+( [a-z]+){1,4}: [0-9]{1,3}\\n){60,}".into());
+        Grammars::new(&vocabulary).unwrap().compile(&lines).unwrap().constraint
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(compile).unwrap();
+    thread.join().unwrap()
+}
+
 impl Setup {
-    /// Makes one greedily sampled request for each named reference prompt, and one more request for the first prompt
-    /// that is sampled at random with a seed.
+    /// Makes one greedily sampled request for each named reference prompt, and two more requests for the first prompt
+    /// that are sampled at random with a seed, one of them under a grammar.
     fn new(weights: WeightFormat, kv_type: KvType, names: &[&str]) -> Setup {
         let model =
             Resolver::from_env().unwrap().resolve(None).expect("the default model can be fetched");
@@ -86,7 +105,11 @@ impl Setup {
             seed: 20_240_601,
             ..SamplingParams::default()
         };
+        let constraint = Some(constraint(&model.files));
+        let constrained = SamplingParams { constraint, ..sampling.clone() };
         cases.push(Case { name: "sampled".into(), prompt: prompt(names[0]), sampling });
+        let (name, prompt) = ("constrained".into(), prompt(names[0]));
+        cases.push(Case { name, prompt, sampling: constrained });
         Setup { files: model.files, weights, kv_type, cases }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the production actors on a mock device that checks the KV content of every block that a step reads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod constrained;
 mod ending;
 mod operators;
 mod overload;
