@@ -1,0 +1,118 @@
+//! Prints how long grammars take: compiling JSON schemas, and computing the mask of each token of random outputs.
+//!
+//! ```text
+//! cargo run --release -p tiercel-model --example mask_times [DIRECTORY OF .json SCHEMAS]
+//! ```
+//!
+//! Without a directory, the schemas are those of the tests of `tiercel-grammar`. The vocabulary is the default model's.
+#![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tiercel_device::{Clock, Constraint, TokenId};
+use tiercel_grammar::{Grammars, STACK_BYTES, Source, TokenText, Vocabulary};
+use tiercel_model::source::Resolver;
+use tiercel_model::tokenizer::Tokenizer;
+
+/// Most tokens of an output.
+const TOKENS: usize = 200;
+
+/// Times of one kind, us.
+#[derive(Default)]
+struct Times(Vec<u64>);
+
+impl Times {
+    fn print(&mut self, what: &str) {
+        self.0.sort_unstable();
+        let at = |share: f64| self.0[((self.0.len() - 1) as f64 * share) as usize];
+        let count = self.0.len();
+        let (half, most, last) = (at(0.5), at(0.99), at(1.0));
+        println!("{what}: {count}, p50 {half} us, p99 {most} us, longest {last} us");
+    }
+}
+
+/// Returns the schemas of a directory, or those of the tests.
+fn schemas(directory: Option<PathBuf>) -> Vec<Value> {
+    let Some(directory) = directory else {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("grammar/tests/schemas");
+        let read = |name| std::fs::read_to_string(tests.join(name)).unwrap();
+        let lines = read("ours.jsonl") + &read("suite.jsonl");
+        let schema = |line: &str| serde_json::from_str::<Value>(line).unwrap()["schema"].clone();
+        return lines.lines().map(schema).collect();
+    };
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|ext| ext == "json")).collect();
+    files.sort();
+    let schema = |path: &PathBuf| serde_json::from_slice(&std::fs::read(path).unwrap()).ok();
+    files.iter().filter_map(schema).collect()
+}
+
+/// Follows a grammar with random tokens, of which those that close a text, an array or an object are chosen more often.
+/// Returns whether the output came to its end.
+fn follow(constraint: &dyn Constraint, tokenizer: &Tokenizer, masks: &mut Times) -> bool {
+    let (clock, mut dice) = (Clock::wall(), SmallRng::seed_from_u64(1));
+    let mut state = constraint.start();
+    for _ in 0..TOKENS {
+        let began = clock.now();
+        let Ok(mask) = state.mask() else { return false };
+        masks.0.push(clock.now().since_us(began));
+        if mask.allows(tokenizer.special().ends[0]) {
+            return true;
+        }
+        let all: Vec<TokenId> = mask.tokens().collect();
+        let closes =
+            |token: &TokenId| matches!(tokenizer.token_bytes(*token), [b'"' | b']' | b'}', ..]);
+        let closing: Vec<TokenId> = all.iter().copied().filter(closes).collect();
+        let from = if !closing.is_empty() && dice.random_bool(0.3) { &closing } else { &all };
+        if state.advance(from[dice.random_range(0..from.len())]).is_err() {
+            return false;
+        }
+    }
+    false
+}
+
+fn measure(directory: Option<PathBuf>) {
+    let clock = Clock::wall();
+    let files = Resolver::from_env().unwrap().resolve(None).unwrap().files;
+    let tokenizer = Tokenizer::from_files(&files).unwrap();
+    let text = |id| match tokenizer.is_special(id) {
+        true => TokenText::Special(tokenizer.token_bytes(id).to_vec()),
+        false => TokenText::Bytes(tokenizer.token_bytes(id).to_vec()),
+    };
+    let began = clock.now();
+    let ends = &tokenizer.special().ends;
+    let vocabulary = Vocabulary::new(tokenizer.vocab_size(), ends, text);
+    let grammars = Grammars::new(&vocabulary).unwrap();
+    println!("vocabulary of {}: {} us", vocabulary.size(), clock.now().since_us(began));
+    let (mut compiled, mut refused, mut masks) =
+        (Times::default(), Times::default(), Times::default());
+    let (mut ended, mut cut) = (0, 0);
+    for schema in schemas(directory) {
+        let began = clock.now();
+        let result = grammars.compile(&Source::JsonSchema(schema));
+        let us = clock.now().since_us(began);
+        match result {
+            Ok(result) => {
+                compiled.0.push(us);
+                match follow(&*result.constraint, &tokenizer, &mut masks) {
+                    true => ended += 1,
+                    false => cut += 1,
+                }
+            }
+            Err(_) => refused.0.push(us),
+        }
+    }
+    compiled.print("compiled");
+    refused.print("refused");
+    masks.print("masks");
+    println!("outputs: {ended} came to their end, {cut} did not");
+}
+
+fn main() {
+    let directory = std::env::args_os().nth(1).map(PathBuf::from);
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    thread.spawn(move || measure(directory)).unwrap().join().unwrap();
+}
