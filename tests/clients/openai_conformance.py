@@ -169,7 +169,7 @@ def errors():
     assert unsupported.code == "unsupported", unsupported
     unsupported = fails(openai.BadRequestError, lambda: client.responses.create(model=MODEL, input="x"))
     assert "/v1/chat/completions" in unsupported.message, unsupported
-    error = fails(openai.BadRequestError, lambda: chat(response_format={"type": "json_object"}))
+    error = fails(openai.BadRequestError, lambda: chat(functions=[{"name": "f", "parameters": {}}]))
     assert error.code == "unsupported", error
     stream = {"stream": True, "temperature": -1}
     fails(openai.BadRequestError, lambda: chat(**stream))

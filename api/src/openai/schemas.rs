@@ -2,7 +2,8 @@
 //! checked with. In every optional field, null counts as absent, and unknown fields are ignored.
 
 use crate::document::schema::{
-    any_of, array, count, flag, header, nullable, number, text, text_of, whole, word,
+    ANY_NUMBER, Property, any_of, array, count, flag, header, number, object, text, text_of, whole,
+    word,
 };
 use crate::openai::messages::MAX_MESSAGES;
 use crate::openai::request::{
@@ -14,9 +15,6 @@ use utoipa::openapi::path::Parameter;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
-
-/// Most tokens of a prompt that an array states; the context is shorter in practice.
-pub(crate) const ANY_NUMBER: usize = usize::MAX;
 
 /// Body of `POST /v1/chat/completions`.
 pub(crate) enum ChatRequest {}
@@ -46,21 +44,6 @@ pub(crate) fn generation_headers() -> [Parameter; 4] {
         header(patience::HEADER, patience),
         header(returning::RETRY_HEADER, retries),
     ]
-}
-
-pub(crate) type Property = (&'static str, RefOr<Schema>);
-
-/// Returns the schema of an object with these fields, of which the first `required` are required and the others may be
-/// null.
-pub(crate) fn object(about: &str, required: usize, fields: Vec<Property>) -> RefOr<Schema> {
-    let mut object = ObjectBuilder::new().schema_type(Type::Object).description(Some(about));
-    for (at, (name, schema)) in fields.into_iter().enumerate() {
-        object = match at < required {
-            true => object.required(name).property(name, schema),
-            false => object.property(name, nullable(schema)),
-        };
-    }
-    object.into()
 }
 
 fn token_id() -> RefOr<Schema> {

@@ -1,7 +1,6 @@
 //! What the OpenAPI document says of the fields that state a grammar for the output.
 
-use crate::document::schema::{any, any_of, array, flag, text, text_of, word};
-use crate::openai::schemas::{Property, object};
+use crate::document::schema::{Property, any, any_of, array, flag, object, text, text_of, word};
 use crate::openai::structured::FORMATS;
 use tiercel_grammar::{CHOICES_MAX, SOURCE_BYTES_MAX};
 use utoipa::openapi::RefOr;

@@ -1,8 +1,9 @@
 //! What the OpenAPI document says of tools and reasoning in requests.
 
-use crate::document::schema::{any, any_of, array, flag, text, text_of, word};
+use crate::document::schema::{
+    ANY_NUMBER, Property, any, any_of, array, flag, object, text, text_of, word,
+};
 use crate::openai::messages::ROLES;
-use crate::openai::schemas::{ANY_NUMBER, Property, object};
 use crate::openai::tools::MAX_CALLS;
 use crate::openai::tools::offer::{MAX_NAME_BYTES, MAX_TOOLS};
 use crate::openai::tools::variables::EFFORTS;
