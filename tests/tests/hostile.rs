@@ -167,7 +167,7 @@ fn bad_options() -> Vec<Case> {
         with("\"ignore_eos\":\"no\"", 400, "ignore_eos"),
         with("\"response_format\":{\"type\":\"json_schema\"}", 400, "response_format.json_schema"),
         with("\"response_format\":\"text\"", 400, "response_format"),
-        with("\"tools\":[{\"type\":\"function\"}]", 400, "tools"),
+        with("\"tools\":[{\"type\":\"function\"}]", 400, "tools[0].function"),
         with("\"tools\":7", 400, "tools"),
         with("\"modalities\":[\"audio\"]", 400, "modalities"),
     ]
