@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Installs pinned versions of clients, and runs them unchanged against a server.
 
 Usage: run.py (--url BASE_URL | --program TIERCEL) [--fast] [CLIENT...]

@@ -65,9 +65,11 @@ fn parameter(
     }
     let mut schema = schema.as_object().cloned().unwrap_or_default();
     // References lead to the definitions of the whole schema.
-    for key in ["$defs", "definitions"] {
-        if let Some(definitions) = root.get(key) {
-            schema.entry(key).or_insert_with(|| definitions.clone());
+    if Value::Object(schema.clone()).to_string().contains("\"$ref\"") {
+        for key in ["$defs", "definitions"] {
+            if let Some(definitions) = root.get(key) {
+                schema.entry(key).or_insert_with(|| definitions.clone());
+            }
         }
     }
     rules.rule(&format!("{rule}_json"), &format!("%json {}", Value::Object(schema)));
