@@ -5,7 +5,8 @@ Usage: run.py (--url BASE_URL | --program TIERCEL) [--fast] [CLIENT...]
 
 With --url, the server at BASE_URL (with `/v1`) must answer as `replies.toml` says. With --program, this script starts such a
 server: the mock device, with these replies. Each client is installed into a folder of its own below `target/agents`, whose name has
-a hash of the pins. --fast leaves out clients that take more than a minute to install. Exits with 1 if a client fails.
+a hash of the pins. --fast leaves out clients that take more than a minute to install. Without npm, the clients that need it do not
+run. Exits with 1 if a client fails.
 """
 
 import argparse
@@ -138,7 +139,8 @@ class Server:
             one.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{one.getsockname()[1]}"
         self.log = tempfile.TemporaryFile("w+")
-        command = [program, "serve", "--listen", address, "--device", "mock:tiny", "--replies", HERE / "replies.toml"]
+        command = [program, "serve", "--listen", address, "--device", f"mock:{HERE / 'profile.toml'}",
+                   "--replies", HERE / "replies.toml"]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
         self.url = f"http://{address}/v1"
         until = time.monotonic() + START_S
@@ -171,6 +173,9 @@ def main():
     if unknown or bool(asked.url) == bool(asked.program):
         parser.error(f"unknown clients: {unknown}" if unknown else "give --url or --program")
     names = asked.clients or [name for name in ALL if not (asked.fast and name in SLOW)]
+    if not shutil.which("npm"):
+        print("NOT RUN, because there is no npm:", ", ".join(name for name in names if name not in PYTHON))
+        names = [name for name in names if name in PYTHON]
     server = Server(asked.program) if asked.program else None
     url = server.url if server else asked.url
     try:

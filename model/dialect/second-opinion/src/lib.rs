@@ -1,0 +1,1 @@
+//! Holds the test that compares parsers; see `tests/second_opinion.rs`.
