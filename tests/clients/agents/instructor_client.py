@@ -17,13 +17,17 @@ class Person(BaseModel):
 
 
 ANN = Person(name="Ann", age=41)
-for mode, start in ((instructor.Mode.TOOLS, "Person"), (instructor.Mode.JSON_SCHEMA, "JSON")):
+# For parts, instructor offers a function of another name.
+for mode, whole, partial in ((instructor.Mode.TOOLS, "Person", "PartialPerson"),
+                             (instructor.Mode.JSON_SCHEMA, "JSON", "JSON")):
     client = instructor.from_openai(openai, mode=mode)
-    messages = [{"role": "user", "content": f"{start}: Ann is 41 years old."}]
-    found = client.chat.completions.create(
-        model=MODEL, messages=messages, response_model=Person, max_retries=0)
+
+    def ask(start):
+        messages = [{"role": "user", "content": f"{start}: Ann is 41 years old."}]
+        return {"model": MODEL, "messages": messages, "response_model": Person, "max_retries": 0}
+
+    found = client.chat.completions.create(**ask(whole))
     assert found.model_dump() == ANN.model_dump(), found
-    parts = list(client.chat.completions.create_partial(
-        model=MODEL, messages=messages, response_model=Person, max_retries=0))
+    parts = list(client.chat.completions.create_partial(**ask(partial)))
     assert parts[-1].model_dump() == ANN.model_dump() and len(parts) > 1, parts
     print(f"PASS instructor {version('instructor')}: response_model in mode {mode.value}, whole and partial")
