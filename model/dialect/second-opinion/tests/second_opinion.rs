@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 #[path = "../../tests/texts/corpus.rs"]
+#[allow(dead_code, reason = "the expected pieces are for the tests of the parsers")]
 mod corpus;
 
 use corpus::{Call, cases, parse};
