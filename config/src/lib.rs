@@ -22,6 +22,7 @@ mod listen;
 mod live;
 mod load;
 mod mock;
+mod model;
 mod patience;
 mod policy;
 mod presets;
@@ -44,6 +45,7 @@ pub use listen::is_loopback;
 pub use live::{ChangeError, changeable, changed};
 pub use load::{LoadError, Loader, Origin};
 pub use mock::MockSettings;
+pub use model::{ModelSettings, ReasoningParser, ToolParser, Weights};
 pub use patience::PatienceSettings;
 pub use policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
@@ -55,7 +57,7 @@ pub use pressure::PressureSettings;
 pub use reservation::{Reservation, ReservationSettings};
 pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, LogFormat, MetricsAt,
-    ModelSettings, ReasoningParser, ServerSettings, ToolParser, Weights,
+    ServerSettings,
 };
 pub use shares::SharesSettings;
 pub use shedding::{Late, SheddingForm, SheddingSettings};
