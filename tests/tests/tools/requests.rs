@@ -70,3 +70,22 @@ fn a_mock_device_without_replies_follows_the_grammar_of_demanded_calls() {
     assert_eq!(name, "get_weather", "{answer}");
     server.finish();
 }
+
+#[test]
+fn a_grammar_of_the_content_leaves_calls_and_reasoning_alone() {
+    let server = server("hermes", ToolParser::Auto, ReasoningParser::Auto);
+    let schema = json!({"name": "x", "schema": {"type": "boolean"}});
+    let extra = json!({"response_format": {"type": "json_schema", "json_schema": schema}});
+    let (call, _) = ask(&server, &question("What is the weather in Paris?", &extra));
+    assert_eq!(call["message"]["tool_calls"][0]["function"]["name"], "get_weather", "{call}");
+    let mut body = question("Why is 7 a prime number?", &extra);
+    body["tool_choice"] = "none".into();
+    let (thought, _) = ask(&server, &body);
+    assert_eq!(
+        thought["message"]["reasoning_content"].as_str().unwrap().trim(),
+        "7 is divisible by 1 and 7 only."
+    );
+    let content = thought["message"]["content"].as_str().unwrap().trim();
+    assert!(["true", "false"].contains(&content), "{thought}");
+    server.finish();
+}
