@@ -130,6 +130,8 @@ async fn run(
 async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
     if let Some(rule) = job.common.rule.take() {
         job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
+        // An output that follows a rule ends where its end token is chosen.
+        job.common.ignore_eos = false;
     }
     if let Some(budget) = job.budget.take() {
         let other = job.common.sampling.constraint.take();
@@ -146,8 +148,7 @@ async fn submit(
 ) -> Result<Vec<Choice>, ApiError> {
     let id: Arc<str> = id.into();
     let mut stop_tokens = job.common.stop_token_ids.clone();
-    // The end of an output that follows a grammar is where its end token is chosen.
-    if !job.common.ignore_eos || job.common.sampling.constraint.is_some() {
+    if !job.common.ignore_eos {
         stop_tokens.extend_from_slice(serving.text.end_tokens());
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
