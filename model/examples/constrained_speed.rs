@@ -1,10 +1,10 @@
-//! Measures how fast steps are with constrained sequences: 32 sequences on the CPU, none, half or all of which follow a JSON
-//! schema.
+//! Measures the speed of steps with constrained sequences: 32 sequences on the CPU, of which none, half or all follow a
+//! JSON schema.
 //!
 //! `cargo run --release -p tiercel-model --example constrained_speed [THREADS]`
 //!
-//! The three kinds take turns, so that a change of the machine's speed meets all of them. Each step begins when the one
-//! before has ended, so that the host leaves no time in which masks could be computed.
+//! The three kinds of turns alternate, so that a change of the machine's speed affects all kinds. Each step begins as
+//! soon as the previous step has ended, so that the host has no idle time in which masks could be computed.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 use serde_json::json;
@@ -22,19 +22,16 @@ use tiercel_model::tokenizer::Tokenizer;
 use tiercel_model::weights::Checkpoint;
 
 const SEQUENCES: u64 = 32;
-/// Output tokens of each sequence in a turn.
+/// Number of output tokens of each sequence in a turn.
 const OUTPUT: u32 = 96;
-/// Turns of each kind.
+/// Number of turns of each kind.
 const TURNS: usize = 5;
-/// Blocks of a sequence, of 16 tokens each.
+/// Number of blocks of a sequence, of 16 tokens each.
 const BLOCKS: u32 = 8;
 
 fn constraint(files: &ModelFiles) -> Arc<dyn Constraint> {
     let tokenizer = Tokenizer::from_files(files).unwrap();
-    let text = |id| match tokenizer.is_special(id) {
-        true => TokenText::Special(tokenizer.token_bytes(id).to_vec()),
-        false => TokenText::Bytes(tokenizer.token_bytes(id).to_vec()),
-    };
+    let text = |id| TokenText::of(tokenizer.token_bytes(id), tokenizer.is_special(id));
     let ends = &tokenizer.special().ends;
     let vocabulary = Vocabulary::new(tokenizer.vocab_size(), ends, text);
     let person = json!({"type": "object", "properties": {
@@ -49,7 +46,7 @@ fn constraint(files: &ModelFiles) -> Arc<dyn Constraint> {
     thread.join().unwrap()
 }
 
-/// Runs one turn of which the first `constrained` sequences follow the constraint. Returns its time per step, us.
+/// Runs one turn in which the first `constrained` sequences follow the constraint. Returns the mean time of a step, us.
 fn turn(
     runner: &mut ModelRunner<CpuOps>,
     step: &mut u64,

@@ -1,10 +1,11 @@
-//! Prints how long grammars take: compiling JSON schemas, and computing the mask of each token of random outputs.
+//! Prints how long grammars take: the times to compile JSON schemas, and to compute the mask of each token of random
+//! outputs.
 //!
 //! ```text
 //! cargo run --release -p tiercel-model --example mask_times [DIRECTORY OF .json SCHEMAS]
 //! ```
 //!
-//! Without a directory, the schemas are those of the tests of `tiercel-grammar`. The vocabulary is the default model's.
+//! Without a directory, the schemas of the tests of `tiercel-grammar` are used. The vocabulary is the default model's.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 use rand::rngs::SmallRng;
@@ -16,10 +17,10 @@ use tiercel_grammar::{Grammars, STACK_BYTES, Source, TokenText, Vocabulary};
 use tiercel_model::source::Resolver;
 use tiercel_model::tokenizer::Tokenizer;
 
-/// Most tokens of an output.
+/// Maximum number of tokens of an output.
 const TOKENS: usize = 200;
 
-/// Times of one kind, us.
+/// Measured times of one kind, us.
 #[derive(Default)]
 struct Times(Vec<u64>);
 
@@ -33,7 +34,7 @@ impl Times {
     }
 }
 
-/// Returns the schemas of a directory, or those of the tests.
+/// Returns the schemas of a directory, or the schemas of the tests without a directory.
 fn schemas(directory: Option<PathBuf>) -> Vec<Value> {
     let Some(directory) = directory else {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("grammar/tests/schemas");
@@ -50,8 +51,8 @@ fn schemas(directory: Option<PathBuf>) -> Vec<Value> {
     files.iter().filter_map(schema).collect()
 }
 
-/// Follows a grammar with random tokens, of which those that close a text, an array or an object are chosen more often.
-/// Returns whether the output came to its end.
+/// Follows a grammar with random tokens. Tokens that close a string, an array or an object are chosen more often.
+/// Returns whether the output ended.
 fn follow(constraint: &dyn Constraint, tokenizer: &Tokenizer, masks: &mut Times) -> bool {
     let (clock, mut dice) = (Clock::wall(), SmallRng::seed_from_u64(1));
     let mut state = constraint.start();
@@ -78,10 +79,7 @@ fn measure(directory: Option<PathBuf>) {
     let clock = Clock::wall();
     let files = Resolver::from_env().unwrap().resolve(None).unwrap().files;
     let tokenizer = Tokenizer::from_files(&files).unwrap();
-    let text = |id| match tokenizer.is_special(id) {
-        true => TokenText::Special(tokenizer.token_bytes(id).to_vec()),
-        false => TokenText::Bytes(tokenizer.token_bytes(id).to_vec()),
-    };
+    let text = |id| TokenText::of(tokenizer.token_bytes(id), tokenizer.is_special(id));
     let began = clock.now();
     let ends = &tokenizer.special().ends;
     let vocabulary = Vocabulary::new(tokenizer.vocab_size(), ends, text);

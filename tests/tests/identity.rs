@@ -73,10 +73,7 @@ impl Default for Variation {
 /// Returns a grammar for the model's vocabulary whose outputs are longer than [`OUTPUT`].
 fn constraint(files: &ModelFiles) -> Arc<dyn Constraint> {
     let tokenizer = Tokenizer::from_files(files).unwrap();
-    let text = |id| match tokenizer.is_special(id) {
-        true => TokenText::Special(tokenizer.token_bytes(id).to_vec()),
-        false => TokenText::Bytes(tokenizer.token_bytes(id).to_vec()),
-    };
+    let text = |id| TokenText::of(tokenizer.token_bytes(id), tokenizer.is_special(id));
     let ends = &tokenizer.special().ends;
     let vocabulary = Vocabulary::new(tokenizer.vocab_size(), ends, text);
     let compile = move || {

@@ -1,4 +1,5 @@
-//! Compiles grammars on threads beside the HTTP workers and the engine: a few at a time, with a bounded wait.
+//! Compiles the grammars of requests, each on a thread of its own, a few at a time. The time that a request waits for
+//! its turn and for its grammar is bounded.
 
 use crate::http::ApiError;
 use crate::openai::Rule;
@@ -14,10 +15,10 @@ use tokio::sync::{Semaphore, oneshot};
 const TURNS: usize = 2;
 /// Longest time that a request waits for its turn, us.
 const WAIT_US: u64 = 5_000_000;
-/// Longest time that a request waits for its grammar to be compiled, us. A compilation goes on after it, and keeps its
-/// turn.
+/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and
+/// keeps its turn.
 const COMPILE_US: u64 = 10_000_000;
-/// Retry time in the answer to a client whose request had no turn, ms.
+/// Retry time in the answer to a client whose request got no turn, ms.
 const RETRY_MS: u64 = 1_000;
 
 /// Compiler of the grammars of requests.
@@ -26,7 +27,7 @@ pub(crate) struct Compiling {
     text: Arc<Text>,
     vocab_size: u32,
     turns: Arc<Semaphore>,
-    /// Compiler for the model's vocabulary, made for the first request with a grammar.
+    /// Compiler of grammars for the model's vocabulary. The first request with a grammar makes the compiler.
     grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
 
@@ -62,11 +63,11 @@ impl Compiling {
         Compiling { clock, text, vocab_size, turns, grammars }
     }
 
-    /// Compiles the grammar of a request, or finds it among the compiled ones.
+    /// Compiles the grammar of a request, or returns the compiled grammar from the cache.
     ///
     /// # Errors
-    /// 400 for a grammar that cannot be used, 429 if other compilations leave no turn for 5 s, 503 if the system has no
-    /// thread left.
+    /// 400 for a grammar that cannot be used or takes more than 10 s to compile, 429 if other compilations leave no
+    /// turn for 5 s, 503 if the system has no thread left.
     pub(crate) async fn compile(&self, rule: Rule) -> Result<Arc<dyn Constraint>, ApiError> {
         let Rule { source, param } = rule;
         let compiled = self.run(source).await;
@@ -83,6 +84,11 @@ impl Compiling {
 
     async fn run(&self, source: Source) -> Result<Compiled, NotCompiled> {
         source.check_size().map_err(NotCompiled::Refused)?;
+        if let Some(Ok(grammars)) = self.grammars.get()
+            && let Some(constraint) = grammars.cached(&source)
+        {
+            return Ok(Compiled { constraint, cached: true });
+        }
         let turn = self.clock.timeout_us(WAIT_US, Arc::clone(&self.turns).acquire_owned()).await;
         let Some(Ok(turn)) = turn else { return Err(NotCompiled::Busy) };
         let (answer, compiled) = oneshot::channel();
@@ -96,7 +102,7 @@ impl Compiling {
                 let seconds = clock.now().since_us(began) as f64 / 1e6;
                 histogram!("tiercel_grammar_compile_seconds").record(seconds);
             }
-            // Nobody waits for the answer if the client has left or the compilation took too long.
+            // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
             let _ = answer.send(compiled);
             drop(turn);
         };
@@ -116,7 +122,7 @@ impl Compiling {
     }
 }
 
-/// Compiles a source; the first call makes the compiler for the vocabulary.
+/// Compiles the source of a grammar. The first call makes the compiler of grammars for the vocabulary.
 fn compile(
     grammars: &OnceLock<Result<Grammars, GrammarError>>,
     text: &Text,
@@ -175,6 +181,17 @@ mod tests {
             let again = compiling.run(Source::Regex("a+".into())).await.unwrap();
             assert!(!first.cached && again.cached);
             assert!(*first.constraint == *again.constraint);
+        });
+    }
+
+    #[test]
+    fn a_grammar_in_the_cache_needs_no_turn() {
+        actix_rt::System::new().block_on(async {
+            let compiling = compiling();
+            compiling.run(Source::Regex("a+".into())).await.unwrap();
+            let _turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
+            assert!(poll_immediate(compiling.compile(rule("a+"))).await.is_some());
+            assert!(poll_immediate(compiling.compile(rule("b+"))).await.is_none());
         });
     }
 

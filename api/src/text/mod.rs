@@ -76,7 +76,8 @@ impl Text {
         Text::of_mock(Arc::default())
     }
 
-    /// Returns the text handling of a mock device, which has no model, with the mock device's vocabulary.
+    /// Returns the text handling of a mock device, which has no model. `vocabulary` is the vocabulary of the mock
+    /// device.
     pub(crate) fn of_mock(vocabulary: Arc<MockVocabulary>) -> Text {
         Text { kind: Kind::Bytes(vocabulary), end_tokens: vec![bytes::END] }
     }
@@ -110,8 +111,8 @@ impl Text {
         &self.end_tokens
     }
 
-    /// Whether a token cuts an answer off, so that the answer ends before the token with the finish reason `length`. Only
-    /// a reply of a mock device has such a token.
+    /// Returns whether a token cuts an answer off. The answer then ends before the token, with the finish reason
+    /// `length`. Only replies of a mock device have such a token.
     pub(crate) fn cuts(&self, token: TokenId) -> bool {
         match &self.kind {
             Kind::Bytes(vocabulary) => vocabulary.cut() == Some(token),
@@ -160,17 +161,13 @@ impl Text {
                 let tokenizer = &model.tokenizer;
                 let size = tokenizer.vocab_size().min(size as usize);
                 tiercel_grammar::Vocabulary::new(size, &self.end_tokens, |id| {
-                    let bytes = tokenizer.token_bytes(id).to_vec();
-                    match tokenizer.is_special(id) {
-                        true => TokenText::Special(bytes),
-                        false => TokenText::Bytes(bytes),
-                    }
+                    TokenText::of(tokenizer.token_bytes(id), tokenizer.is_special(id))
                 })
             }
         }
     }
 
-    /// Returns how the model writes tool calls and reasoning.
+    /// Returns the forms in which the model writes tool calls and reasoning.
     pub(crate) fn forms(&self, settings: &ModelSettings) -> Forms {
         let signs = match &self.kind {
             // The mock device spells tools out in the form of the Hermes models, and its replies may have reasoning.
@@ -240,8 +237,8 @@ impl Text {
         }
     }
 
-    /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens, but not
-    /// those in `shown`.
+    /// Returns a streaming decoder for the tokens that are generated after a prompt. The decoder leaves out control
+    /// tokens, except the tokens in `shown`.
     pub(crate) fn decoder(&self, shown: Option<&Arc<[TokenId]>>) -> StreamDecoder {
         match &self.kind {
             Kind::Bytes(vocabulary) => {

@@ -1,4 +1,4 @@
-//! Compiles sources, within limits, and keeps the compiled grammars in a cache.
+//! Compiles sources to grammars, within limits, and keeps the compiled grammars in a cache.
 
 use crate::cache::Cache;
 use crate::constraint::{Grammar, short};
@@ -13,19 +13,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::Constraint;
 
-/// Stack that a thread needs to compile any source within the limits, bytes. The parser's compiler calls itself once for
-/// each rule or reference that leads to another one.
+/// Size of the stack that a thread needs to compile any source within the limits, bytes. llguidance's compiler recurses
+/// for each rule or reference that leads to another rule or reference.
 pub const STACK_BYTES: usize = 512 << 20;
 
-/// Most compiled grammars in the cache.
+/// Maximum number of compiled grammars in the cache.
 const CACHE_ENTRIES: usize = 64;
-/// Most bytes of compiled grammars in the cache, as far as their size is known.
+/// Maximum total size of the compiled grammars in the cache, as far as their sizes are known, bytes.
 const CACHE_BYTES: usize = 256 << 20;
 
-/// Estimate of the memory that the rules of a compiled grammar take, bytes for each byte of its source.
+/// Estimated memory of a compiled grammar's rules, bytes for each byte of the source.
 const SOURCE_FACTOR: usize = 64;
 
-/// Limits of the parser. Exceeding one ends the compilation, or the output of the sequence that follows the grammar.
+/// Limits of llguidance's parser. A source that exceeds a limit is refused; an output that exceeds a limit ends.
 const LIMITS: ParserLimits = ParserLimits {
     max_items_in_row: 2_000,
     initial_lexer_fuel: 1_000_000,
@@ -37,7 +37,7 @@ const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
-/// Compiler of grammars for one vocabulary, with a cache of the compiled ones.
+/// Compiler of grammars for one vocabulary, with a cache of the compiled grammars.
 pub struct Grammars {
     factory: ParserFactory,
     cache: Mutex<Cache<Arc<dyn Constraint>>>,
@@ -59,10 +59,10 @@ impl std::fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// Makes a compiler for a vocabulary. Takes up to a second for a large vocabulary.
+    /// Creates a compiler for a vocabulary, which takes up to a second for a large vocabulary.
     ///
     /// # Errors
-    /// [`GrammarError::Failed`] if the parser cannot use the vocabulary.
+    /// [`GrammarError::Failed`] if llguidance cannot use the vocabulary.
     pub fn new(vocabulary: &Vocabulary) -> Result<Grammars, GrammarError> {
         let slices = SlicedBiasComputer::general_slices();
         let (tokens, abilities) = (&vocabulary.tokens, InferenceCapabilities::default());
@@ -72,10 +72,11 @@ impl Grammars {
         Ok(Grammars { factory, cache: Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES)) })
     }
 
-    /// Compiles a source, or finds it in the cache. May take seconds, and needs a stack of [`STACK_BYTES`].
+    /// Compiles a source, or returns the compiled grammar from the cache. Compiling may take seconds, and needs a stack
+    /// of [`STACK_BYTES`].
     ///
     /// # Errors
-    /// [`GrammarError`]: what is wrong with the source, and where.
+    /// [`GrammarError`] with the mistake in the source and its place.
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
         source.check_size()?;
         let (key, source_bytes) = source.digest();
@@ -90,12 +91,17 @@ impl Grammars {
         Ok(Compiled { constraint, cached: false })
     }
 
+    /// Returns the compiled grammar of a source from the cache; `None` if the cache does not have it.
+    pub fn cached(&self, source: &Source) -> Option<Arc<dyn Constraint>> {
+        self.cache().get(&source.digest().0)
+    }
+
     fn cache(&self) -> MutexGuard<'_, Cache<Arc<dyn Constraint>>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns a source as a grammar of the parser.
+/// Converts a source to llguidance's form of a grammar.
 fn lower(source: &Source) -> Result<TopLevelGrammar, GrammarError> {
     Ok(match source {
         Source::JsonObject => {
@@ -113,8 +119,8 @@ fn lower(source: &Source) -> Result<TopLevelGrammar, GrammarError> {
     })
 }
 
-/// Checks a compiled grammar: the parser must have followed all of the source, and there must be a first token. Returns
-/// the grammar and the size of its tables, bytes.
+/// Checks a compiled grammar: llguidance must have followed the whole source, and at least one token must be allowed
+/// first. Returns the grammar and the size of its tables, bytes.
 fn check(mut parser: TokenParser) -> Result<(Arc<dyn Constraint>, usize), GrammarError> {
     if let Some(warning) = parser.grammar_warnings().first() {
         return Err(GrammarError::unsupported("the grammar", short(warning)));
@@ -124,7 +130,7 @@ fn check(mut parser: TokenParser) -> Result<(Arc<dyn Constraint>, usize), Gramma
     Ok((Arc::new(Grammar::new(matcher)), parser.parser.lexer_stats().num_bytes))
 }
 
-/// Runs a function of the parser, and turns its errors and its panics into errors.
+/// Runs a function of llguidance, and converts its errors and panics to [`GrammarError`]s.
 fn guarded<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, GrammarError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -133,7 +139,7 @@ fn guarded<T, E: Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, Gram
     }
 }
 
-/// Words in messages of the parser about limits that a grammar exceeds.
+/// Words in llguidance's error messages about exceeded limits.
 const LIMIT_WORDS: [&str; 8] = [
     "too large",
     "too big",
@@ -145,7 +151,7 @@ const LIMIT_WORDS: [&str; 8] = [
     "unable to determine if regex is empty",
 ];
 
-/// Words in messages of the parser about features that it does not have.
+/// Words in llguidance's error messages about features that llguidance lacks.
 const MISSING_WORDS: [&str; 7] = [
     "not supported",
     "only supported",
@@ -156,7 +162,7 @@ const MISSING_WORDS: [&str; 7] = [
     "unknown format",
 ];
 
-/// Returns the error for a message of the parser.
+/// Converts an error message of llguidance to an error.
 fn classify(message: &str) -> GrammarError {
     let reason = short(message);
     let lower = message.to_lowercase();

@@ -1,21 +1,32 @@
-//! Vocabulary of a model in the form that the grammar parser needs: the bytes of every token.
+//! Vocabulary of a model in the form that llguidance needs: the bytes of every token.
 
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 use std::sync::Arc;
 use tiercel_device::TokenId;
 
-/// Longest token that a grammar can use, bytes. The parser's trie has no room for longer ones.
+/// Length from which on a token cannot be used under a grammar, bytes, because llguidance's trie has no room for the
+/// token.
 const TOKEN_BYTES_MAX: usize = 512;
 
-/// What a token stands for.
+/// Meaning of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenText {
     /// The token stands for bytes of the output, which may begin or end within a character.
     Bytes(Vec<u8>),
     /// The token is a control token of this name (for example `<|im_end|>`) and stands for no text.
     Special(Vec<u8>),
-    /// The token stands for nothing and is never chosen under a grammar.
+    /// The token has no meaning, and no mask allows it.
     Unused,
+}
+
+impl TokenText {
+    /// Returns the meaning of a token with this text. The text of a control token is its name.
+    pub fn of(text: &[u8], is_control: bool) -> TokenText {
+        match is_control {
+            true => TokenText::Special(text.to_vec()),
+            false => TokenText::Bytes(text.to_vec()),
+        }
+    }
 }
 
 /// Vocabulary of a model: the bytes of every token, and the tokens that end an output.
@@ -32,8 +43,8 @@ impl std::fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Makes the vocabulary of a model with `size` tokens, whose texts `text` returns. `ends` are the tokens that end an
-    /// output; without any, an output ends when its grammar allows nothing more.
+    /// Creates the vocabulary of a model with `size` tokens; `text` returns the meaning of each token. `ends` are the
+    /// tokens that end an output. Without such tokens, an output ends when its grammar allows no further token.
     pub fn new(size: usize, ends: &[TokenId], text: impl Fn(TokenId) -> TokenText) -> Vocabulary {
         let ends: Vec<TokenId> =
             ends.iter().copied().filter(|end| (*end as usize) < size).collect();
@@ -51,8 +62,8 @@ impl Vocabulary {
     }
 }
 
-/// Returns the bytes of a token in the parser's trie: control tokens and end tokens begin with the marker byte, which no
-/// UTF-8 text contains.
+/// Returns the bytes of a token in llguidance's trie. Control tokens and end tokens begin with the marker byte, which
+/// occurs in no UTF-8 text. A token that cannot be used has no bytes.
 fn word(text: TokenText, ends: bool) -> Vec<u8> {
     let marker = TokTrie::SPECIAL_TOKEN_MARKER;
     let (bytes, special) = match text {
