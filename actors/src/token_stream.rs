@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tiercel_device::{SeqId, Tier};
 use tokio::sync::mpsc;
 
-/// Response stream of an accepted sequence. Dropping it cancels the sequence, whatever its phase is.
+/// Response stream of an accepted sequence. Dropping the stream cancels the sequence in any phase.
 pub struct TokenStream {
     pub(crate) seq: SeqId,
     pub(crate) tier: Tier,
@@ -29,9 +29,9 @@ impl TokenStream {
         self.tier
     }
 
-    /// Ends the sequence as complete when the HTTP server finds the end of its output, such as a stop string. Returns
-    /// the token counts of the request, which include output tokens that nobody read; `None` if the sequence had failed
-    /// or the engine stopped.
+    /// Ends the sequence as complete, because the HTTP server has found the end of the output, such as a stop string.
+    /// Returns the token counts of the request, which include output tokens that were not read from the stream; `None`
+    /// if the sequence had failed or the engine stopped.
     pub async fn stop(mut self) -> Option<Usage> {
         self.stop.do_send(Stop(self.seq));
         loop {
@@ -53,8 +53,8 @@ impl TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        // Cancel the sequence whenever its stream is dropped, even if the sequence has ended: the scheduler then does
-        // not know it and does nothing.
+        // Cancel the sequence whenever its stream is dropped. The scheduler ignores the cancellation of a sequence that
+        // has ended.
         self.cancel.do_send(Cancel(self.seq));
         self.recorder.left(self.seq);
     }

@@ -198,7 +198,8 @@ fn a_recording_is_written_and_replayed_under_another_policy() {
     server.stop().unwrap();
 }
 
-/// Runs what-if with a folder for temporary files until `done`, ends it with a signal, and checks that nothing of it stays.
+/// Runs what-if with a folder for temporary files until `done` is true for the folder, and ends what-if with a signal.
+/// Checks that no file and no process of what-if stays.
 fn interrupt(server: &Running, args: &[&str], signal: &str, done: impl Fn(&Path) -> bool) {
     let temporary = tempfile::tempdir().unwrap();
     let mut running = command(server, args);
@@ -218,7 +219,7 @@ fn interrupt(server: &Running, args: &[&str], signal: &str, done: impl Fn(&Path)
     assert!((0..2_000).any(|_| processes_with(marker) == 0), "a simulation is left");
 }
 
-/// Returns the number of processes with this text among the environment that they were started with.
+/// Returns the number of processes whose initial environment contains `text`.
 fn processes_with(text: &str) -> usize {
     let environments = std::fs::read_dir("/proc").unwrap().flatten();
     let environments = environments.filter_map(|of| std::fs::read(of.path().join("environ")).ok());
@@ -232,7 +233,7 @@ fn a_signal_leaves_nothing_of_what_if() {
     interrupt(&server, &record, "-INT", |_| {
         lines(&server, &["record", "status"]).join("").starts_with("recording:")
     });
-    // A simulation waits for the text of a pipe that nobody writes to.
+    // The simulation waits for text from a pipe, to which no process writes.
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -3,15 +3,16 @@
 use crate::SettingsError;
 use crate::listen::is_host;
 
-/// Word that stands for all origins.
+/// Entry of the setting that stands for all origins.
 const ALL: &str = "*";
-/// Most origins that may be stated.
+/// Largest number of origins in the setting.
 const MAX_ORIGINS: usize = 64;
 
 /// Checks the setting `http.cors_origins`.
 ///
 /// # Errors
-/// If an origin is not written as browsers send it, if `*` stands beside others, or if there are too many.
+/// If an origin is not in the form that browsers send, if `*` stands beside other origins, or if the setting has too
+/// many origins.
 pub(crate) fn check(origins: &[String]) -> Result<(), SettingsError> {
     let refuse = |why| Err(SettingsError::Conflict { field: "http.cors_origins", why });
     if origins.len() > MAX_ORIGINS {

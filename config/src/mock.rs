@@ -5,13 +5,13 @@ use crate::{DeviceKind, Kind, SettingsError};
 settings! {
     /// Settings of a mock device, and of the recording of answers for it.
     pub struct MockSettings {
-        /// File with texts that the mock device answers certain prompts with (docs/mock.md). Without this setting, and for
-        /// other prompts, the answers are made-up text.
+        /// File with the texts of answers to certain prompts, for the mock device (docs/mock.md). Without this setting,
+        /// and for other prompts, the mock device answers with made-up text.
         replies_file: Option<String> = None, as Kind::File, flag "replies";
         /// File with faults that the mock device injects into steps and copies (docs/mock.md).
         faults_file: Option<String> = None, as Kind::File, flag "faults";
         /// New file to which the server, on any device, writes its answers in the form that mock.replies_file reads
-        /// (docs/mock.md). The file holds the texts of users and answers.
+        /// (docs/mock.md). The file holds texts of users and texts of answers.
         record_file: Option<String> = None, as Kind::File, flag "record";
     }
 }

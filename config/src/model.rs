@@ -1,4 +1,4 @@
-//! Settings of the model: where it is, how it is held in memory, and how its texts are read.
+//! Settings of the model: its source, the form of its weights in memory, and the forms of its calls and reasoning.
 
 use crate::{Kind, SettingsError};
 use std::collections::BTreeSet;
@@ -20,14 +20,15 @@ settings! {
         /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
-        /// Form in which the model writes tool calls. auto: the form that its chat template shows, or that of the Hermes models
-        /// for a template without tools; none: requests with tools are refused.
+        /// Form in which the model writes tool calls. auto: the form that the model's chat template shows, or the form
+        /// of the Hermes models for a template without tools; none: requests with tools are refused.
         tool_parser: ToolParser = ToolParser::Auto, flag "tool-parser";
-        /// Tags that the model writes around its reasoning, which answers then have apart from their content. auto: the tags
-        /// that its chat template or its vocabulary shows; none: reasoning stays in the content.
+        /// Tags that the model writes around its reasoning. Answers have the text between the tags apart from the
+        /// content. auto: the tags that the model's chat template or vocabulary shows; none: reasoning stays in the
+        /// content.
         reasoning_parser: ReasoningParser = ReasoningParser::Auto, flag "reasoning-parser";
-        /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: what the
-        /// checkpoint recommends, otherwise 1.
+        /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: the
+        /// temperature that the checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
         /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
         /// the file's quality. A GPU holds bf16.
@@ -38,11 +39,11 @@ settings! {
 }
 
 words! {
-    /// Form in which a model writes tool calls, under the name that vLLM has for it.
+    /// Form in which a model writes tool calls. The words are vLLM's names of the forms.
     ToolParser {
         /// The form that the model shows.
         Auto = "auto",
-        /// No form: calls are not looked for.
+        /// No form: the server does not look for calls.
         None = "none",
         /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
         Hermes = "hermes",

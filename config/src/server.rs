@@ -153,9 +153,10 @@ settings! {
         tls_cert_file: Option<String> = None, as Kind::File, flag "tls-cert-file";
         /// Private key of the certificate in http.tls_cert_file (PEM, not encrypted).
         tls_key_file: Option<String> = None, as Kind::File, flag "tls-key-file";
-        /// Origins of the web pages that may use the listener for clients from a browser, each as browsers send it, such as
-        /// `https://chat.example.org`; * for all origins. Without this setting no page of another origin may (CORS). The
-        /// control API takes no page but its own in any case. The flag may be repeated.
+        /// CORS: origins whose web pages may use the public listener from a browser, in the form that browsers send,
+        /// such as `https://chat.example.org`; * for all origins. Without this setting, no page of another origin may
+        /// use the listener. Of all web pages, only the live page may use the control API, whatever this setting is.
+        /// The flag may be repeated.
         cors_origins: Vec<String> = Vec::new(), flag "cors-origin";
         /// Listeners that answer `/metrics`, which needs no key. The other listener answers 404.
         metrics: MetricsAt = MetricsAt::Both;

@@ -84,7 +84,7 @@ impl Recommended {
                 let mut read = Recommended::read(|parameter| {
                     (parameter.json, config[parameter.json].as_f64())
                 });
-                // `do_sample: false` is greedy decoding, whatever temperature stands beside it.
+                // `do_sample: false` means greedy decoding; the file's temperature is then ignored.
                 if config["do_sample"].as_bool() == Some(false) {
                     read.sampling.temperature = 0.0;
                 }

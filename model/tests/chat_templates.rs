@@ -1,6 +1,7 @@
-//! Compares chat templates in the style of the supported families with transformers' `apply_chat_template`:
-//! `tests/reference/templates/make_templates.py` of the workspace makes the expected texts. With `CHAT_TEMPLATES=FOLDER`
-//! the templates and expected texts of another folder are compared.
+//! Compares the rendering of chat templates in the style of the supported families with transformers'
+//! `apply_chat_template`. `tests/reference/templates/make_templates.py` of the workspace makes the expected texts. If
+//! the environment variable `CHAT_TEMPLATES` names a folder, the templates and expected texts of this folder are
+//! compared.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde::Deserialize;
@@ -67,7 +68,7 @@ fn templates_render_as_in_transformers() {
         let rendered = chat.render(&conversation);
         let same = match (&case.text, &case.error, &rendered) {
             (Some(text), None, Ok(rendered)) => text == rendered,
-            // The words of errors that the template does not raise itself are those of the renderer.
+            // If the template does not raise the error itself, the message comes from the renderer and is not compared.
             (None, Some(error), Err(TemplateError::Messages(message))) => {
                 message.contains(error) || !error.ends_with(['!', '.'])
             }

@@ -1,4 +1,4 @@
-//! Clients of tools and structured output, run unchanged against the server's program.
+//! Runs clients of tools and structured output, without changes to the clients, against the server's program.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Command;
 #[ignore = "installs a dozen clients with pip and npm"]
 fn clients_of_tools_and_structured_output_work() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/agents/run.py");
-    // The program is the real one in all but its name.
+    // The binary `tiercel-program` is the program `tiercel` under another name.
     let program = env!("CARGO_BIN_EXE_tiercel-program");
     let status = Command::new("python3")
         .arg(script)

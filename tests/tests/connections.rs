@@ -74,7 +74,8 @@ fn half_a_head_sent_behind_a_running_request_has_the_time_of_a_head_and_is_not_i
     assert_eq!(held.open_stream("/v1/completions", &body).status, 200);
     held.send(HALF_A_HEAD);
     while held.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
-    // An idle connection would give way to the newcomer at once, and stay for the keep-alive time without one.
+    // If the connection were idle, the server would close the connection at once to give its seat to the newcomer;
+    // without a newcomer, the server would keep an idle connection for the keep-alive time.
     let mut newcomer = server.connect();
     newcomer.send(HEALTH);
     held.send(b"at HTTP/1.1\r\nhost: t\r\ncontent-length: 0\r\n\r\n");

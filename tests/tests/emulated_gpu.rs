@@ -104,7 +104,7 @@ fn engine(
     engine.start_recorded_here(Some(Rc::clone(overlaps) as Rc<dyn Record>))
 }
 
-/// Constraint on outputs: the number of each token modulo 3 is that of its position.
+/// Constraint for tests: the id of each output token has the same remainder modulo 3 as the position of the token.
 #[derive(Debug)]
 struct Rounds;
 
@@ -131,8 +131,8 @@ impl ConstraintState for Position {
     }
 }
 
-/// Makes request `number` of the test. Requests differ in how they are sampled: greedily, drawn at random on the
-/// device, or sampled by the host because of a penalty or of a constraint.
+/// Makes request `number` of the test. Requests differ in their sampling: greedy decoding, a random draw on the device,
+/// or sampling by the host because of a penalty or of a constraint.
 fn request(number: u32, tier: Tier) -> Request {
     let drawn =
         SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };

@@ -92,7 +92,8 @@ fn with_continuous_usage_every_chunk_counts_the_tokens_of_its_choice_so_far() {
             assert!(usage.iter().all(|usage| usage["prompt_tokens"] == prompt_tokens), "{usage:?}");
             let counts: Vec<u64> =
                 usage.iter().map(|usage| usage["completion_tokens"].as_u64().unwrap()).collect();
-            // Each piece of text has more tokens than the one before; the chunk with the finish reason has no more.
+            // Each chunk with text counts more tokens than the previous chunk; the chunk with the finish reason counts
+            // no more.
             let (last, pieces) = counts.split_last().unwrap();
             assert!(pieces.is_sorted_by(|a, b| a < b) && pieces.len() > 2, "{counts:?}");
             assert_eq!(*last, 12);

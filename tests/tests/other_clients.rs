@@ -1,4 +1,4 @@
-//! Tests of clients that are no OpenAI libraries: web pages of other origins in a browser, and HTTP/1.0 clients.
+//! Tests of clients that use no OpenAI library: web pages of other origins in a browser, and HTTP/1.0 clients.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn server(origins: &[&str]) -> TestServer {
     })
 }
 
-/// Sends the preflight request that a browser sends before a page's request with a key.
+/// Sends the preflight request that a browser sends before a web page's request with a key.
 fn preflight(mut connection: Connection, path: &str, origin: &str) -> Response {
     let headers = [
         ("origin", origin),
@@ -24,7 +24,7 @@ fn preflight(mut connection: Connection, path: &str, origin: &str) -> Response {
     connection.request("OPTIONS", path, &headers, b"")
 }
 
-/// Sends a page's request with a key.
+/// Sends a web page's request with a key.
 fn ask(mut connection: Connection, origin: &str, key: &str) -> Response {
     let authorization = format!("Bearer {key}");
     let headers = [
@@ -36,7 +36,7 @@ fn ask(mut connection: Connection, origin: &str, key: &str) -> Response {
     connection.request("POST", "/v1/completions", &headers, body.as_bytes())
 }
 
-/// Returns the origin that may read an answer.
+/// Returns the origin whose web pages may read a response.
 fn reader(response: &Response) -> Option<&str> {
     response.header("access-control-allow-origin")
 }
@@ -63,7 +63,7 @@ fn a_page_of_a_stated_origin_may_ask_and_read() {
         }
         let credentials = answer.header("access-control-allow-credentials");
         assert_eq!(credentials, None, "cookies are not allowed");
-        // A page must be able to read why its request failed.
+        // A web page must be able to read the reason why its request failed.
         let refused = ask(server.connect(), origin, "guess");
         assert_eq!((refused.status, reader(&refused)), (401, Some(origin)));
     }
@@ -83,7 +83,7 @@ fn pages_of_other_origins_may_not_read() {
         assert_eq!((refused.status, reader(&refused)), (400, None), "{origin}");
         assert_eq!(reader(&ask(server.connect(), origin, "secret")), None, "{origin}");
     }
-    // Programs send no origin and notice nothing.
+    // A program that is no browser sends no origin, and its response has no header about origins.
     let models =
         server.connect().request("GET", "/v1/models", &[("authorization", "Bearer secret")], b"");
     assert_eq!((models.status, reader(&models)), (200, None));

@@ -1,5 +1,5 @@
-//! Outputs that follow a grammar, through the whole server: every form in which a request states one, what is refused, and
-//! hostile grammars beside other streams.
+//! Tests of outputs that follow a grammar, through the whole server: all forms in which a request states a grammar,
+//! refused requests, and hostile grammars beside other streams.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -203,8 +203,8 @@ fn what_cannot_be_followed_is_refused_with_the_field_and_the_place() {
     }
 }
 
-/// Returns grammars that explode, recurse, are huge, never end or backtrack. The tests of the crate `tiercel-grammar` have
-/// many more.
+/// Returns hostile grammars, which explode, recurse, are huge, never end or backtrack. The tests of the crate
+/// `tiercel-grammar` have many more hostile grammars.
 fn hostile() -> Vec<Value> {
     let chain: String = (0..4000).map(|n| format!("r{n}: r{}\n", n + 1)).collect();
     let properties: serde_json::Map<String, Value> =

@@ -41,7 +41,7 @@ pub(crate) struct App {
     /// What the server was when its recording began.
     pub(crate) recorded: Recorded,
     pub(crate) traces: Traces,
-    /// Recorder of answers, if the settings ask for one.
+    /// Recorder of answers, if the setting `mock.record_file` names a file.
     pub(crate) recorder: Option<Arc<Recorder>>,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
@@ -60,7 +60,7 @@ pub(crate) struct Model {
     pub(crate) sampling: SamplingParams,
     /// System fingerprint, which every answer states.
     pub(crate) fingerprint: String,
-    /// How the model writes tool calls and reasoning.
+    /// Forms in which the model writes tool calls and reasoning.
     pub(crate) forms: Forms,
 }
 
@@ -72,7 +72,8 @@ pub(crate) struct Serving {
     pub(crate) text: Arc<Text>,
     /// Names by which clients may ask for the served model; never empty.
     pub(crate) names: Vec<String>,
-    /// What is known of the model, by which the fields of requests are checked and filled in.
+    /// Facts about the model. The server checks the fields of requests with these facts, and fills in the fields that a
+    /// request leaves out.
     pub(crate) facts: ModelFacts,
     /// System fingerprint, which every answer states.
     pub(crate) fingerprint: Arc<str>,

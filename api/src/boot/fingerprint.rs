@@ -1,6 +1,6 @@
-//! Computes the system fingerprint that answers state: a short text that is the same as long as the program, the model
-//! and the settings that the text of an answer depends on are the same. A client compares the fingerprints of two answers
-//! to a request with a `seed`: only if they are equal can it expect equal texts.
+//! Computes the system fingerprint, a short text that every answer states. The fingerprint stays the same as long as
+//! the program, the model and the settings that the texts of answers depend on stay the same. A client that sends a
+//! request with a `seed` twice can expect equal texts only if the fingerprints of both answers are equal.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,18 +9,18 @@ use tiercel_config::ServerSettings;
 use tiercel_device::SamplingParams;
 use tiercel_model::source::ModelFiles;
 
-/// Length of each piece of a file that is hashed, bytes. Pieces are taken from the beginning, the middle and the end, so
-/// that a model of any size is hashed in a few milliseconds.
+/// Length of each hashed piece of a file, bytes. Only pieces from the beginning, the middle and the end of a file are
+/// hashed, so that a model of any size is hashed in a few milliseconds.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Most files of a model's directory that are hashed.
+/// Largest number of files of a model's directory that are hashed.
 const MAX_FILES: usize = 1_000;
-/// Endings of the names of a directory's files that belong to a model.
+/// File name extensions of the files in a directory that belong to a model.
 const ENDINGS: [&str; 4] = ["json", "safetensors", "jinja", "model"];
 /// Number of hexadecimal digits of a fingerprint.
 const DIGITS: usize = 12;
 
-/// Returns a hash of a model's files: of their sizes and of pieces of their contents. Names of folders and times of
-/// changes do not count, so a copy of a model has the hash of the original.
+/// Returns a hash of the sizes of a model's files and of pieces of their contents. The hash does not depend on the
+/// names of folders and on modification times, so a copy of a model has the hash of the original.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -32,15 +32,16 @@ pub(crate) fn of_files(files: &ModelFiles) -> io::Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`. `model` is the hash of its model, `device` the name
-/// of the device that computes, and `sampling` are the default sampling parameters.
+/// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`. `model` is the hash of the server's model,
+/// `device` is the name of the device that computes, and `sampling` are the default sampling parameters.
 pub(crate) fn of_server(
     settings: &ServerSettings,
     (model, device): (blake3::Hash, &str),
     sampling: &SamplingParams,
 ) -> String {
     let mut hasher = blake3::Hasher::new();
-    // Two builds of one version can differ. A program that cannot read its own file is told apart by its version alone.
+    // Hash the file of the program, because two builds of one version can differ. If the program cannot read the file,
+    // the fingerprint shows only the version of the program.
     if let Err(error) = std::env::current_exe().and_then(|path| add_file(&mut hasher, &path)) {
         tracing::debug!(%error, "the system fingerprint does not cover the program's file");
     }

@@ -77,7 +77,7 @@ pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) ->
     )
 }
 
-/// Returns a line about each setting of the HTTP server that lets in more clients than an operator may think.
+/// Returns a warning for each setting of the HTTP server that may let in more clients than the operator expects.
 pub(super) fn warnings(settings: &HttpSettings) -> Vec<&'static str> {
     let plain = !settings.api_keys.is_empty();
     let open = !settings.has_keys() && settings.cors_origins.iter().any(|origin| origin == "*");

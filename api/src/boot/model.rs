@@ -121,7 +121,7 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     Ok(sampling)
 }
 
-/// Returns default sampling parameters with the temperature of the settings, if they state one.
+/// Returns `sampling` with the temperature of the setting `model.temperature`, if the setting is stated.
 pub(crate) fn with_temperature(
     sampling: SamplingParams,
     settings: &ModelSettings,

@@ -39,7 +39,7 @@ pub(crate) struct Bound {
     certificate: Option<Arc<Certificate>>,
     /// Socket of the control API; `None` if the server has none.
     control: Option<TcpListener>,
-    /// Recorder of answers, if the settings ask for one.
+    /// Recorder of answers, if the setting `mock.record_file` names a file.
     recorder: Option<Recorder>,
 }
 

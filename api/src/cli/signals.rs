@@ -1,15 +1,15 @@
-//! Signals that end a command which has something to put in order first.
+//! Signals that end a command. The command can clean up before it ends.
 
 use std::io;
 use std::thread;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Number that shells add to the number of a signal for the exit code of a program that the signal ended.
+/// The exit code of a program that a signal ended is, in shells, this number plus the number of the signal.
 const OF_SHELLS: i32 = 128;
 
-/// Calls `then` on a thread of its own at the first SIGTERM, SIGINT or SIGHUP, which then no longer end the process by
-/// themselves. `then` gets the exit code of a program that this signal ended.
+/// Calls `then` on a thread of its own at the first SIGTERM, SIGINT or SIGHUP. These signals no longer end the process
+/// by themselves. `then` gets the exit code that shells give to a program that the signal ended.
 ///
 /// # Errors
 /// If the operating system refuses a signal handler or starts no thread.

@@ -21,7 +21,7 @@ pub(super) fn read<T: DeserializeOwned>(body: Value) -> Result<T, serde_json::Er
     }
 }
 
-/// Reads a body like [`read`], and checks with `allowed` that its values are in their ranges.
+/// Reads a body as [`read`] does, and checks with `allowed` that the values in the body are in their ranges.
 ///
 /// # Errors
 /// 400 with the message `expected` about the field `param`, if the body cannot be used.

@@ -9,8 +9,8 @@ use utoipa::openapi::schema::{
 };
 use utoipa::openapi::{ArrayBuilder, RefOr, Required};
 
-/// Maximum length of an array whose length the schema does not limit. Tokens of a prompt, for example: their number is
-/// limited by the context.
+/// Maximum length of an array whose length the schema does not limit. One example is the array of the tokens of a
+/// prompt, whose number is limited by the context.
 pub(crate) const ANY_NUMBER: usize = usize::MAX;
 /// A field of an object: its name and its schema.
 pub(crate) type Property = (&'static str, RefOr<Schema>);
@@ -18,8 +18,8 @@ pub(crate) type Property = (&'static str, RefOr<Schema>);
 /// Names of the tiers that requests can have.
 const TIERS: [&str; 3] = ["premium", "standard", "background"];
 
-/// Returns the schema of an object with these fields, of which the first `required` are required and the others may be
-/// null.
+/// Returns the schema of an object with the fields `fields`. The first `required` fields are required, and the other
+/// fields may be null.
 pub(crate) fn object(about: &str, required: usize, fields: Vec<Property>) -> RefOr<Schema> {
     let mut object = ObjectBuilder::new().schema_type(Type::Object).description(Some(about));
     for (at, (name, schema)) in fields.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Lets web pages of other origins use the public listener from a browser (CORS), if the setting `http.cors_origins` names
-//! their origins. The control listener serves no page but its own.
+//! CORS: browsers let web pages of the origins in `http.cors_origins` use the public listener. The control listener
+//! serves only its own page.
 
 use crate::http::Surface;
 use actix_cors::Cors;
@@ -7,11 +7,11 @@ use actix_web::http::Method;
 use actix_web::middleware::Condition;
 use tiercel_config::HttpSettings;
 
-/// Word that stands for all origins.
+/// Entry of `http.cors_origins` that stands for all origins.
 const ALL: &str = "*";
 /// Time for which a browser keeps the answer to a preflight request, s.
 const MAX_AGE_S: usize = 3_600;
-/// Headers of answers that scripts of a page may read, beside those that the browser always shows.
+/// Headers of answers that the scripts of a page may read, beside the headers that every browser shows to scripts.
 const EXPOSED: [&str; 10] = [
     "x-request-id",
     "retry-after",
@@ -25,8 +25,9 @@ const EXPOSED: [&str; 10] = [
     "x-ratelimit-reset-tokens",
 ];
 
-/// Returns the middleware that answers preflight requests, which have no key, and tells browsers which pages may read an
-/// answer. A request of a page may have any header, so it can have a key; cookies are not allowed.
+/// Returns the middleware for CORS. The middleware answers preflight requests, which have no API key, and tells
+/// browsers which pages may read an answer. A page may send any header, so a page can send an API key. Cookies are not
+/// allowed.
 pub(super) fn middleware(surface: Surface, settings: &HttpSettings) -> Condition<Cors> {
     let origins = match surface {
         Surface::Public => settings.cors_origins.as_slice(),

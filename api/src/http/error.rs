@@ -213,7 +213,7 @@ impl From<RequestFault> for ApiError {
             RequestFault::Stalled => {
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("stalled")
             }
-            // The client's own grammar or schema ended the request, so that a retry fails as well.
+            // The client's own grammar or schema ended the request, so a retry would fail too.
             RequestFault::Constraint(_) => {
                 let error = ApiError::new(StatusCode::BAD_REQUEST, message);
                 ApiError { is_final: true, ..error.code("constraint_failed") }

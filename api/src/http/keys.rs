@@ -23,7 +23,8 @@ const LOCAL: &str = "[local]";
 /// API keys of the server. A server without keys lets every client in, and all clients belong to one tenant.
 pub(crate) struct Keys {
     /// Key of the hash that turns tenants' names into salts of the prefix cache; random per process, so that no client
-    /// can compute another tenant's salt. The label of a tenant, which is a part of its salt, does not depend on it.
+    /// can compute another tenant's salt. The label of a tenant, which is a part of the tenant's salt, does not depend
+    /// on this key.
     salt_key: [u8; 32],
     /// Keys file (`http.keys_file`), read again by [`Keys::reload`].
     file: Option<PathBuf>,
@@ -246,8 +247,9 @@ fn find<'a>(accepted: &'a [Accepted], sha256: &[u8; 32]) -> Option<&'a Accepted>
     accepted.get(found.checked_sub(1)? as usize)
 }
 
-/// Returns the prefix-cache salt of a tenant. The first four bytes, which are the tenant's label in the metrics, depend on
-/// its name alone, so the label stays the same when the server restarts. The others are secret.
+/// Returns the prefix-cache salt of a tenant. The first four bytes of the salt are the tenant's label in the metrics.
+/// The label depends on the tenant's name alone, so the label stays the same when the server restarts. The other bytes
+/// are secret.
 fn salt(salt_key: &[u8; 32], tenant: &str) -> Salt {
     let label = blake3::derive_key("tiercel: label of a tenant in the metrics", tenant.as_bytes());
     let secret = blake3::keyed_hash(salt_key, tenant.as_bytes());

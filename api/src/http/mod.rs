@@ -185,7 +185,8 @@ fn web_app(
         .configure(|config| routes::register(surface, keyed, config))
 }
 
-/// Lets the end of the connection end an answer of unknown length to an HTTP/1.0 client, because HTTP/1.0 has no chunks.
+/// Turns chunks off for an answer of unknown length to an HTTP/1.0 client, because HTTP/1.0 has no chunks. The end of
+/// the connection then ends the answer.
 fn leave_out_chunks(answer: &mut ServiceResponse) {
     let is_old = answer.request().version() < Version::HTTP_11;
     if is_old && matches!(answer.response().body().size(), BodySize::Stream) {

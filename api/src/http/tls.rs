@@ -127,9 +127,10 @@ fn fault(error: &pem::Error) -> &'static str {
     }
 }
 
-/// Returns why clients refuse a certificate at a time (seconds since 1970), if the certificate is not valid then.
+/// Returns the reason why clients refuse a certificate at the time `unix_s` (seconds since 1970). Returns `None` if the
+/// certificate is valid at that time.
 fn fault_of_time(certificate: &CertificateDer<'_>, unix_s: i64) -> Option<String> {
-    // A certificate that cannot be read is refused later, with its key.
+    // A certificate that cannot be parsed is refused later, together with its key.
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let validity = certificate.validity();
     let (first_s, last_s) = (validity.not_before.timestamp(), validity.not_after.timestamp());

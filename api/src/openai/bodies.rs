@@ -17,7 +17,8 @@ pub(crate) struct Head {
     pub(crate) model: String,
     /// Tier in which the request is served: `priority`, `default` or `flex`.
     pub(crate) service_tier: &'static str,
-    /// The same text as long as the program, the model and the settings that texts depend on are the same.
+    /// System fingerprint. The fingerprint stays the same as long as the program, the model and the settings that the
+    /// texts of answers depend on stay the same.
     #[schema(value_type = String)]
     pub(crate) system_fingerprint: Arc<str>,
 }
@@ -45,10 +46,10 @@ pub(crate) struct PromptTokens {
     pub(crate) cached_tokens: u32,
 }
 
-/// Output tokens by what they are for.
+/// Output tokens by their kind.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(crate) struct CompletionTokens {
-    /// Tokens of reasoning.
+    /// Output tokens that are reasoning.
     pub(crate) reasoning_tokens: u32,
 }
 
@@ -91,12 +92,12 @@ pub(crate) struct ChatAnswer {
     pub(crate) tool_calls: Vec<Call>,
 }
 
-/// Reasoning of a model, under both names that clients know; absent if there is none.
+/// Reasoning of a model, under both names that clients read. Both fields are absent if the answer has no reasoning.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub(crate) struct Reasoning {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<String>,
-    /// The same text.
+    /// The same text as in `reasoning_content`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning: Option<String>,
 }
@@ -104,7 +105,7 @@ pub(crate) struct Reasoning {
 /// Call of a function.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Call {
-    /// Id of the call, which the message with the function's result repeats.
+    /// Id of the call. The message with the function's result repeats the id.
     pub(crate) id: String,
     /// `function`.
     #[serde(rename = "type")]
@@ -116,7 +117,7 @@ pub(crate) struct Call {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct CalledFunction {
     pub(crate) name: String,
-    /// JSON of an object. Of an answer that was cut off, the beginning of one.
+    /// JSON of an object. If the answer was cut off, the beginning of such JSON.
     pub(crate) arguments: String,
 }
 
@@ -160,7 +161,7 @@ pub(crate) struct ChatDelta {
     pub(crate) refusal: Option<()>,
     #[serde(flatten)]
     pub(crate) reasoning: Reasoning,
-    /// A call that begins, or more of the arguments of the last one.
+    /// Beginning of a call, or more of the arguments of the last call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_calls: Option<[CallPiece; 1]>,
 }

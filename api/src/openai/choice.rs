@@ -27,13 +27,14 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) parts: Vec<Part>,
-    /// Number of output tokens of the choice so far, those of these parts included.
+    /// Number of output tokens of the choice so far, including the tokens of `parts`.
     pub(crate) completion_tokens: u32,
     pub(crate) logprobs: Vec<Logprobs>,
 }
 
 impl Delta {
-    /// Adds a part. Texts of the same kind that follow each other become one part, and an empty text none.
+    /// Adds a part. Texts of the same kind that follow each other are joined into one part, and an empty text is left
+    /// out.
     fn push(&mut self, part: Part) {
         match (self.parts.last_mut(), part) {
             (_, Part::Content(text) | Part::Reasoning(text)) if text.is_empty() => {}
@@ -72,7 +73,7 @@ pub(crate) struct Logprobs {
 /// End of a choice: the rest of its parts, its finish reason and its token counts.
 #[derive(Debug)]
 pub(crate) struct Finish {
-    /// Rest of the choice, which was held back in case it became a stop string or markup.
+    /// Last parts of the choice. Their text was held back, because the text could have become a stop string or markup.
     pub(crate) delta: Delta,
     /// OpenAI's finish reason: `stop`, `length` or `tool_calls`.
     pub(crate) reason: &'static str,
@@ -94,21 +95,21 @@ pub(crate) struct Choice {
     text: Arc<Text>,
     decoder: StreamDecoder,
     stops: StopMatcher,
-    /// Splits the choice's text into parts; `None` if the text is only content.
+    /// Parser that splits the choice's text into parts; `None` if the text is only content.
     parser: Option<AnswerParser>,
     pending: Delta,
     generated: u32,
     /// Number of characters of the choice decoded so far, including those held back for stop strings.
     decoded: usize,
     record: Rc<Record>,
-    /// Listens to the choice if answers are recorded.
+    /// Listener that records the choice, if the server records answers.
     listener: Option<Listener>,
 }
 
 enum Step {
     Event(Event),
-    /// The choice is complete before its sequence has ended: a stop string has come, or the only call that the request
-    /// allows, or a token cuts the choice off.
+    /// The choice is complete before its sequence has ended: the text has a stop string or the only call that the
+    /// request allows, or a token cuts the choice off.
     Ended(FinishReason),
 }
 
@@ -198,7 +199,7 @@ impl Choice {
         }
     }
 
-    /// Decodes an output token and adds its text to the choice; returns true if that completes the choice.
+    /// Decodes an output token and adds its text to the choice; returns true if the text completes the choice.
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> bool {
         self.generated += 1;
         self.record.token();
@@ -245,7 +246,7 @@ impl Choice {
         self.parse(&outcome.text) || outcome.stopped.is_some()
     }
 
-    /// Adds text without stop strings to the choice's parts; returns true if it completes the choice.
+    /// Adds text without stop strings to the choice's parts; returns true if the text completes the choice.
     fn parse(&mut self, text: &str) -> bool {
         let (parts, complete) = match &mut self.parser {
             Some(parser) => parser.push(text),

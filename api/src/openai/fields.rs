@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Returns all fields of the JSON object in their order, those that are null included.
+    /// Returns all fields of the JSON object in their order, including null fields.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.map.iter()
     }

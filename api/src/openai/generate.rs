@@ -36,11 +36,11 @@ pub(crate) struct Job {
     pub(crate) request_id: Arc<str>,
     /// Whether the client says that this request is a retry of a refused one.
     pub(crate) returning: bool,
-    /// Listens to the first choice if answers are recorded.
+    /// Listener that records the first choice, if the server records answers.
     pub(crate) listener: Option<Listener>,
-    /// How the choices are split into content, reasoning and calls; `None` if they are only content.
+    /// Rules for splitting the choices into content, reasoning and calls; `None` if the choices are only content.
     pub(crate) parsing: Option<Parsing>,
-    /// Budget of thinking tokens, if the request states one.
+    /// Budget of reasoning tokens, if the request states one.
     pub(crate) budget: Option<ThinkingBudget>,
 }
 
@@ -126,11 +126,12 @@ async fn run(
         .streaming(body))
 }
 
-/// Compiles the rule of a request, if it has one, and lets its budget of reasoning tokens apply beside the rule.
+/// Compiles the grammar of a request, if the request has a grammar. Adds the constraint of the request's budget of
+/// reasoning tokens, if the request has a budget.
 async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
     if let Some(rule) = job.common.rule.take() {
         job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
-        // An output that follows a rule ends where its end token is chosen.
+        // An output that follows a grammar ends at an end token, even with `ignore_eos`.
         job.common.ignore_eos = false;
     }
     if let Some(budget) = job.budget.take() {

@@ -11,7 +11,7 @@ pub(crate) const MAX_MESSAGES: usize = 4096;
 /// Roles of messages.
 pub(crate) const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// Reads the field `messages` of a chat request. A text in several parts is joined, and the arguments of tool calls become
+/// Reads the field `messages` of a chat request. The parts of a text are joined, and the arguments of tool calls become
 /// objects.
 pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
     let messages = body.array("messages")?.ok_or_else(|| missing("messages"))?;
@@ -101,8 +101,9 @@ fn calls(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     calls.iter().enumerate().map(read).collect()
 }
 
-/// Reads the arguments of a tool call, which chat templates expect as an object: a text with the JSON of an object, or the
-/// object itself. A text that is no object, such as the beginning of one where an answer was cut off, stays a text.
+/// Reads the arguments of a tool call: an object, or a text with the JSON of an object. The result is an object, as
+/// chat templates expect. A text that is not the JSON of an object stays a text, for example the arguments of an answer
+/// that was cut off.
 fn arguments(function: &Fields<'_>) -> Result<Value, ApiError> {
     match function.get("arguments") {
         None => Ok(Value::Object(Map::new())),

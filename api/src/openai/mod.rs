@@ -5,9 +5,9 @@
 //! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
 //! | `fields.rs` | reads JSON fields, with errors that name their path |
 //! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
-//! | `structured.rs`, `structured_schemas.rs` | the grammar that the output follows |
+//! | `structured.rs`, `structured_schemas.rs` | fields for the grammar of the output, and their OpenAPI schemas |
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
-//! | `usage_in.rs` | which chunks have token counts |
+//! | `usage_in.rs` | the field that asks for token counts in chunks |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
 //! | `tools/` | tools and reasoning in requests and answers |

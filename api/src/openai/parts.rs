@@ -1,11 +1,11 @@
-//! Puts the parts of an answer into a message, or into the pieces of a streamed one.
+//! Puts the parts of an answer into a message, or into the pieces of a streamed message.
 
 use crate::openai::bodies::{
     Call, CallPiece, CalledFunction, ChatAnswer, ChatDelta, FunctionPiece, Reasoning,
 };
 use crate::openai::tools::Part;
 
-/// Returns the message that consists of these parts.
+/// Returns the message that consists of `parts`.
 pub(crate) fn message(parts: Vec<Part>) -> ChatAnswer {
     let (mut content, mut thought, mut tool_calls) = (String::new(), String::new(), Vec::new());
     for part in parts {
@@ -33,7 +33,7 @@ pub(crate) fn message(parts: Vec<Part>) -> ChatAnswer {
     }
 }
 
-/// Returns what the piece of a streamed message with this part adds.
+/// Returns the piece of a streamed message that adds `part`.
 pub(crate) fn delta(part: Part) -> ChatDelta {
     let none = ChatDelta::default();
     match part {

@@ -37,13 +37,13 @@ pub(crate) const SERVICE_TIERS: [&str; 4] = ["auto", "default", "priority", "fle
 /// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
 pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// What reading a request needs to know of the model.
+/// Facts about the model that the server needs to read a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelFacts {
     pub(crate) vocab_size: u32,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
-    /// How the model writes tool calls and reasoning.
+    /// Forms in which the model writes tool calls and reasoning.
     pub(crate) forms: Forms,
 }
 
@@ -63,7 +63,8 @@ pub(crate) struct Common {
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,
-    /// Whether the model's end tokens end nothing. They still end an output that follows a grammar.
+    /// Whether the output goes on after the model's end tokens. An output that follows a grammar ends at an end token
+    /// in any case.
     pub(crate) ignore_eos: bool,
     /// Grammar that the output follows, if the request states one.
     pub(crate) rule: Option<Rule>,

@@ -113,8 +113,9 @@ impl Envelope {
         })
     }
 
-    /// Returns the chunks of a response stream with more of a choice: one for each part of a chat choice. The first one has
-    /// the log-probabilities. None for an empty delta.
+    /// Returns the chunks of a response stream for new parts of a choice: one chunk for each part of a chat choice, or
+    /// one chunk with all parts of a text choice. The first chunk has the log-probabilities. An empty delta has no
+    /// chunks.
     pub(crate) fn delta(&self, index: u32, delta: Delta) -> Vec<Chunk> {
         let Delta { parts, completion_tokens, logprobs } = delta;
         if parts.is_empty() && logprobs.is_empty() {
@@ -175,7 +176,7 @@ impl Envelope {
         }
     }
 
-    /// Returns a chunk with a piece of a choice, which has `completion_tokens` output tokens so far.
+    /// Returns a chunk with a piece of a choice. The choice has `completion_tokens` output tokens so far.
     fn chat_chunk(&self, piece: ChatPiece, completion_tokens: u32) -> Chunk {
         Chunk::Chat(ChatCompletionChunk {
             head: self.head(self.chunk_object()),
@@ -184,7 +185,7 @@ impl Envelope {
         })
     }
 
-    /// Returns a chunk with a piece of a choice, which has `completion_tokens` output tokens so far.
+    /// Returns a chunk with a piece of a choice. The choice has `completion_tokens` output tokens so far.
     fn text_chunk(&self, piece: TextChoice, completion_tokens: u32) -> Chunk {
         Chunk::Text(TextCompletionChunk {
             head: self.head(self.chunk_object()),
@@ -193,9 +194,9 @@ impl Envelope {
         })
     }
 
-    /// Returns the field `usage` of a chunk that is not the last: `None` leaves the field out, and `Some(None)` is null.
-    /// The token counts are those of the chunk's choice. The number of cached tokens is left out, because it is known
-    /// only at the end.
+    /// Returns the field `usage` of a chunk that is not the last: `None` leaves the field out, and `Some(None)` is
+    /// null. The field has the token counts of the chunk's choice. The field has no numbers of cached tokens and of
+    /// reasoning tokens; the number of cached tokens is known only at the end.
     fn usage_so_far(&self, index: u32, completion_tokens: u32) -> Option<Option<Usage>> {
         match self.usage_in {
             UsageIn::Nothing => None,

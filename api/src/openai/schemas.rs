@@ -174,7 +174,8 @@ impl PartialSchema for ChatRequest {
             ("modalities", array(text_only(), 0..=ANY_NUMBER, "Kinds of answer.")),
         ];
         fields.extend(tools::schemas::of_conversation());
-        let budget = "Most tokens of reasoning; then the model must end it.";
+        let budget =
+            "Most tokens of reasoning; after this number, the model must end the reasoning.";
         fields.push(("thinking_token_budget", count(0..=u64::from(u32::MAX), budget)));
         fields.extend(common());
         object(

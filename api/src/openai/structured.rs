@@ -1,5 +1,5 @@
-//! Reads the grammar that the output shall follow: `response_format` as OpenAI spells it, `structured_outputs` and
-//! `guided_*` as vLLM does. A request has at most one.
+//! Reads the grammar that the output must follow, from OpenAI's field `response_format`, or from vLLM's fields
+//! `structured_outputs` and `guided_*`. A request has at most one grammar.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, wrong};
@@ -10,14 +10,15 @@ use tiercel_grammar::Source;
 pub(crate) const KINDS: [&str; 5] = ["json", "regex", "choice", "grammar", "json_object"];
 /// Types of `response_format`.
 pub(crate) const FORMATS: [&str; 3] = ["text", "json_object", "json_schema"];
-/// Fields of the request's body that hold a grammar, with the kind that each stands for.
+/// Fields of the request's body that hold a grammar, each with the field of `structured_outputs` that has the same
+/// meaning.
 pub(crate) const GUIDED: [(&str, &str); 4] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
     ("guided_grammar", "grammar"),
 ];
-/// Options of vLLM for the form of the output, which this server does not have.
+/// vLLM's options for the form of the output. This server does not support these options.
 const OPTIONS: [&str; 4] = [
     "structural_tag",
     "whitespace_pattern",
@@ -28,13 +29,13 @@ const OPTIONS: [&str; 4] = [
 /// Grammar that the output of a request follows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rule {
-    /// The grammar.
+    /// Source of the grammar.
     pub(crate) source: Source,
     /// Path of the field in the request's body that states the grammar, for error messages.
     pub(crate) param: String,
 }
 
-/// Reads the grammar of a request, if it has one.
+/// Reads the grammar of a request, if the request has a grammar.
 ///
 /// # Errors
 /// 400 for a field of the wrong form, for a feature that is not supported, and for more than one grammar.
@@ -117,7 +118,7 @@ fn structured_outputs(body: &Fields<'_>) -> Result<Option<Rule>, ApiError> {
     }
 }
 
-/// Reads a grammar of one kind from a field, if the field is present.
+/// Reads a grammar of the kind `kind` from the field `name`, if the field is present.
 fn of_kind(fields: &Fields<'_>, name: &str, kind: &str) -> Result<Option<Rule>, ApiError> {
     let param = fields.path(name);
     let Some(value) = fields.get(name) else { return Ok(None) };
@@ -134,7 +135,7 @@ fn of_kind(fields: &Fields<'_>, name: &str, kind: &str) -> Result<Option<Rule>, 
     Ok(Some(Rule { source, param }))
 }
 
-/// Reads a JSON schema: an object, `true` or `false`, or the JSON text of one.
+/// Reads a JSON schema: an object, `true`, `false`, or a text with the JSON of a schema.
 fn schema(value: &Value, param: &str) -> Result<Value, ApiError> {
     let schema = match value {
         Value::String(json) => serde_json::from_str(json).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What the OpenAPI document says of the fields that state a grammar for the output.
+//! OpenAPI schemas of the fields that state a grammar for the output.
 
 use crate::document::schema::{Property, any, any_of, array, flag, object, text, text_of, word};
 use crate::openai::structured::FORMATS;
@@ -7,7 +7,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
 fn json_schema() -> RefOr<Schema> {
-    any("A JSON schema: an object, true or false, or the JSON text of one.")
+    any("A JSON schema: an object, true, false, or a text with the JSON of a schema.")
 }
 
 fn choices() -> RefOr<Schema> {
@@ -22,7 +22,7 @@ fn grammar() -> RefOr<Schema> {
     text_of(0..=SOURCE_BYTES_MAX, "Lark grammar (rule `start`) or GBNF grammar (rule `root`).")
 }
 
-/// Returns the fields that state a grammar. A request has at most one of them.
+/// Returns the fields that state a grammar, with their schemas. A request has at most one of these fields.
 pub(super) fn fields() -> Vec<Property> {
     let stated = object(
         "JSON schema that the output follows.",
@@ -33,10 +33,10 @@ pub(super) fn fields() -> Vec<Property> {
             ("strict", flag("Ignored: the output follows the schema in any case.")),
         ],
     );
-    let kinds = || word(&FORMATS, "`json_schema` needs the field of this name.");
+    let kinds = || word(&FORMATS, "The type `json_schema` needs the field `json_schema`.");
     let format = object("Form of the output.", 0, vec![("type", kinds()), ("json_schema", stated)]);
     let outputs = object(
-        "Grammar that the output follows, exactly one.",
+        "Grammar that the output follows; exactly one of the fields.",
         0,
         vec![
             ("json", json_schema()),

@@ -1,4 +1,4 @@
-//! Which chunks of a response stream have token counts: the field `stream_options`.
+//! Reads the field `stream_options`, which says which chunks of a response stream have token counts.
 
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
@@ -8,9 +8,10 @@ use crate::openai::fields::Fields;
 pub(crate) enum UsageIn {
     /// No chunk has token counts.
     Nothing,
-    /// The last chunk has those of the request. All other chunks have `"usage": null`.
+    /// The last chunk has the token counts of the request. All other chunks have `"usage": null`.
     Last,
-    /// The last chunk has those of the request, and every other chunk has those of its choice so far.
+    /// The last chunk has the token counts of the request, and every other chunk has the token counts of its choice so
+    /// far.
     Every,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the file with the replies of a mock device: TOML, one table `[[reply]]` for each reply.
+//! Reads the replies of a mock device from a TOML file, which has one table `[[reply]]` for each reply.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -18,25 +18,25 @@ pub(crate) const MAX_TEXT_BYTES: usize = 256 << 10;
 pub(crate) const MAX_MATCH_BYTES: usize = 64 << 10;
 /// Longest regular expression, bytes.
 const MAX_REGEX_BYTES: usize = 4096;
-/// Most characters `$` in a text that groups are inserted into, which bounds the length of the answer.
+/// Most characters `$` in the text of a reply with `expand`. This limit bounds the length of the answer.
 const MAX_MARKS: usize = 16;
 /// Most memory that a compiled regular expression takes, bytes.
 const MAX_COMPILED_BYTES: usize = 256 << 10;
 
-/// A reply of a mock device, with the prompts that it answers.
+/// A reply of a mock device, and the condition that a prompt must meet to get the reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(super) test: Test,
     pub(super) place: Place,
-    /// Number of the assistant's answer since the user's last message, from 1 on; `None` for any.
+    /// Number of the assistant's answer since the user's last message, from 1 on; `None` for any number.
     pub(super) turn: Option<u32>,
     pub(super) text: String,
-    /// Whether `$1`, `${name}` and so on in the text stand for what groups of the regular expression matched.
+    /// Whether `$1`, `${name}` and so on in the text stand for the texts that groups of the regular expression matched.
     pub(super) expand: bool,
     pub(super) finish: Finish,
 }
 
-/// What a reply looks for in a prompt.
+/// Text or pattern that a reply looks for in a prompt.
 #[derive(Debug)]
 pub(super) enum Test {
     Any,
@@ -65,7 +65,7 @@ pub(crate) enum Finish {
     Length,
 }
 
-/// Reason why a file with replies cannot be used. The message is one line that says what to change.
+/// Reason why a file with replies cannot be used. The message is one line and names the fault.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RepliesError {
     #[error("cannot read the replies file {path}: {source}")]
@@ -101,10 +101,10 @@ struct Entry {
     finish: Finish,
 }
 
-/// A problem in a file, with its place in the text of the file, bytes.
+/// A problem in a file: the range of the problem in the text of the file, bytes, and a message.
 type Problem = (Range<usize>, String);
 
-/// Reads a file with replies. They are in the order of the file, in which they are tried.
+/// Reads a file with replies. The mock device tries the replies in the order of the file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Reply>, RepliesError> {
     let failed = |source| RepliesError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
@@ -126,7 +126,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Reply>, RepliesError> {
 
 fn parse(text: &str) -> Result<Vec<Reply>, Problem> {
     let document: Document = toml::from_str(text).map_err(|error| {
-        // Join the message of the TOML parser, which may have several lines, to one line.
+        // Join the lines of the TOML parser's message into one line.
         let problem = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         (error.span().unwrap_or_default(), problem)
     })?;
@@ -201,7 +201,7 @@ fn sized(field: &str, text: Spanned<String>, most: usize) -> Result<String, Prob
 fn compiled(pattern: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(pattern).size_limit(MAX_COMPILED_BYTES).build();
     built.map_err(|error| {
-        // The last line of the message says what is wrong; the lines before it repeat the pattern.
+        // The last line of the message names the fault, and the lines before the last repeat the pattern.
         let error = error.to_string();
         let why = error.lines().last().unwrap_or_default();
         format!("regex: {}", why.trim().trim_start_matches("error: "))

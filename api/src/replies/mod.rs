@@ -14,11 +14,12 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_device::{MockScript, TokenId};
 
-/// Replies of a mock device, and the vocabulary in which they are encoded.
+/// Replies of a mock device, and the vocabulary that encodes the replies.
 #[derive(Debug)]
 pub(crate) struct Replies {
     vocabulary: Arc<MockVocabulary>,
-    /// Replies in the order in which they are tried, each with the tokens of its text and its end.
+    /// Replies in the order in which the mock device tries them. Each reply has the tokens of its text, and then the
+    /// token that ends the answer.
     replies: Vec<(Reply, Arc<[TokenId]>)>,
 }
 
@@ -39,7 +40,7 @@ impl Replies {
         Replies { replies, vocabulary: Arc::new(vocabulary) }
     }
 
-    /// Returns the vocabulary of a mock device with these replies.
+    /// Returns the vocabulary of a mock device that has the replies.
     pub(crate) fn vocabulary(&self) -> Arc<MockVocabulary> {
         self.vocabulary.clone()
     }
@@ -65,16 +66,17 @@ impl MockScript for Replies {
     }
 }
 
-/// A prompt as replies look at it.
+/// A prompt in the form in which replies test the prompt.
 struct Asked {
     question: Question,
-    /// All messages, each with its role in a line before it.
+    /// All messages. Each message is a line with its role, and then its text.
     prompt: String,
 }
 
 impl Asked {
     fn of(messages: &[Message]) -> Asked {
-        // The last message is the beginning of the answer, unless the prompt is a plain text.
+        // An empty message of the assistant at the end is the beginning of the answer. The conversation ends before
+        // this message.
         let before = match messages.split_last() {
             Some((last, before)) if last.role == "assistant" && last.text.is_empty() => before,
             _ => messages,
@@ -104,7 +106,8 @@ impl Reply {
             }
     }
 
-    /// Returns the text of the reply with the groups of its regular expression inserted, if the reply asks for that.
+    /// Returns the text of a reply with `expand`, in which the matched groups of the regular expression are inserted.
+    /// Returns `None` for a reply without `expand`.
     fn expanded(&self, asked: &Asked) -> Option<String> {
         let Test::Regex(regex) = &self.test else { return None };
         let captures = regex.captures(self.place(asked)).filter(|_| self.expand)?;

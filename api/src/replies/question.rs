@@ -1,18 +1,18 @@
-//! What a conversation asks for: the user's last message, and how many answers have followed it.
+//! Question of a conversation: the user's last message, and the number of the answer that comes next.
 
-/// What a conversation asks for.
+/// Question of a conversation: the user's last message, and the number of the answer that comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Question {
     /// Text of the user's last message; empty if there is none.
     pub(crate) user: String,
-    /// Number of the answer that is asked for, counted from 1 on since the user's last message. Answers that call tools
-    /// count.
+    /// Number of the answer that comes next, counted from 1 on since the user's last message. Answers that call tools
+    /// count too.
     pub(crate) turn: u32,
 }
 
 impl Question {
-    /// Returns what a conversation asks for; its messages are pairs of role and text. A result of a tool that is spelled
-    /// out as a message of the user is none of the user's messages.
+    /// Returns the question of a conversation, whose messages are pairs of role and text. A tool's result that is
+    /// spelled out as a message of the user does not count as a message of the user.
     pub(crate) fn of(messages: &[(&str, &str)]) -> Question {
         let of_user = |message: &(&str, &str)| {
             message.0 == "user" && !message.1.starts_with("<tool_response>")
@@ -26,7 +26,7 @@ impl Question {
         }
     }
 
-    /// Returns what a plain text asks for.
+    /// Returns the question of a prompt that is a plain text.
     pub(crate) fn of_text(text: &str) -> Question {
         Question { user: text.to_owned(), turn: 1 }
     }

@@ -1,5 +1,6 @@
-//! Records the answers of a running server to a file that a mock device reads its replies from. A thread of its own
-//! writes the file; an answer that the thread has no room for is left out, so that no client waits for the file.
+//! Records the answers of a running server in a file. A mock device can read its replies from this file. A separate
+//! thread writes the file. While [`MAX_WAITING`] answers wait for the thread, further answers are left out, so that no
+//! client waits for the file.
 
 use super::file::{Finish, MAX_FILE_BYTES, MAX_MATCH_BYTES, MAX_REPLIES, MAX_TEXT_BYTES};
 use super::question::Question;
@@ -19,7 +20,7 @@ const MAX_WAITING: usize = 64;
 const HEAD: &str =
     "# Answers of a server, for `tiercel serve --device mock:tiny --replies FILE`.\n";
 
-/// Reason why answers cannot be recorded. The message is one line that says what to change.
+/// Reason why answers cannot be recorded. The message is one line and names the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be created.
@@ -37,10 +38,10 @@ pub enum RecordError {
     Thread(std::io::Error),
 }
 
-/// Recorder of a server's answers. Dropping the recorder waits until all answers that it has are written.
+/// Recorder of a server's answers. Dropping the recorder waits until the thread has written all waiting answers.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Sends answers to the thread; `None` while the recorder is dropped.
+    /// Queue of answers for the thread; `None` while the recorder is being dropped.
     answers: Option<SyncSender<Answer>>,
     thread: Option<JoinHandle<()>>,
     left_out: AtomicU64,
@@ -55,17 +56,17 @@ struct Answer {
     finish: Finish,
 }
 
-/// An answer of the server while it is generated.
+/// Listener that collects the text of one answer while the answer is generated.
 #[derive(Debug)]
 pub(crate) struct Listener {
     recorder: Arc<Recorder>,
     question: Question,
-    /// Text of the answer so far, at most one piece longer than the longest text that is recorded.
+    /// Text of the answer so far. The text can exceed the longest recorded text by at most one piece.
     text: String,
 }
 
 impl Recorder {
-    /// Creates the file and starts the thread that writes it.
+    /// Creates the file and starts the thread that writes the file.
     ///
     /// # Errors
     /// [`RecordError`] if the file exists or cannot be created, or if the thread cannot be started.
@@ -117,7 +118,7 @@ impl Drop for Recorder {
 impl Listener {
     /// Appends a piece of text to the answer.
     pub(crate) fn push(&mut self, text: &str) {
-        // One piece more than is recorded shows that the answer is too long.
+        // A text beyond the limit shows that the answer is too long, so the rest of the answer is not needed.
         if self.text.len() <= MAX_TEXT_BYTES {
             self.text.push_str(text);
         }
@@ -144,8 +145,8 @@ impl Writer {
     fn run(mut self, answers: &Receiver<Answer>) {
         self.write_all(answers);
         if self.written.is_empty() {
-            // A server that answered nothing, because it could not start for example, leaves no file. If the file cannot
-            // be removed, it stays.
+            // Remove the file of a server that gave no answer, for example because the server could not start. Ignore
+            // an error: the file then stays.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -166,7 +167,7 @@ impl Writer {
         }
     }
 
-    /// Writes an answer, unless its question has one. Returns false if the file is full.
+    /// Writes an answer, unless the file has an answer to the same question. Returns false if the file is full.
     fn write(&mut self, answer: Answer) -> std::io::Result<bool> {
         #[derive(Serialize)]
         struct Document {

@@ -13,7 +13,7 @@ const BEGIN: TokenId = 256;
 pub(crate) const END: TokenId = 257;
 const CUT: TokenId = 258;
 const FIRST_PIECE: TokenId = 259;
-/// Most pieces that the vocabulary has. Texts with further pieces are encoded as bytes there.
+/// Largest number of pieces in the vocabulary. Further pieces are encoded as bytes.
 const MAX_PIECES: usize = 1 << 16;
 
 /// Vocabulary of a mock device.
@@ -32,7 +32,8 @@ pub(crate) struct Message {
 }
 
 impl MockVocabulary {
-    /// Returns the vocabulary of a mock device with these replies: bytes, and the pieces of the replies.
+    /// Returns the vocabulary of a mock device with the replies `replies`: the bytes, the marks of calls and reasoning,
+    /// and the pieces of the replies.
     pub(crate) fn of_replies<'a>(replies: impl Iterator<Item = &'a str>) -> MockVocabulary {
         let mut vocabulary = MockVocabulary::default();
         for piece in MARKS.into_iter().chain(replies.flat_map(pieces)) {
@@ -48,7 +49,7 @@ impl MockVocabulary {
         vocabulary
     }
 
-    /// Returns the number of tokens that the vocabulary has a text for, beside the made-up ones.
+    /// Returns the number of tokens of the vocabulary, without the tokens that have made-up texts.
     pub(crate) fn len(&self) -> u32 {
         FIRST_PIECE + self.pieces.len() as u32
     }
@@ -70,7 +71,7 @@ impl MockVocabulary {
         }
     }
 
-    /// Returns the meaning of a token in a grammar. The token that cuts an answer off is no part of any grammar.
+    /// Returns the text of a token for grammars. No grammar allows the token that cuts an answer off.
     pub(crate) fn token_text(&self, token: TokenId) -> TokenText {
         match token {
             BEGIN => TokenText::Special(b"<|begin|>".to_vec()),
@@ -100,7 +101,7 @@ impl MockVocabulary {
         tokens
     }
 
-    /// Encodes an answer of the mock device, with its end: the end token, or the token that cuts the answer off.
+    /// Encodes an answer of the mock device. The last token is the end token, or the token that cuts the answer off.
     pub(crate) fn encode_answer(&self, text: &str, is_cut: bool) -> Vec<TokenId> {
         let mut tokens = self.encode(text);
         tokens.push(if is_cut { CUT } else { END });
@@ -127,8 +128,8 @@ impl MockVocabulary {
         tokens
     }
 
-    /// Returns the messages of a prompt, the reverse of [`MockVocabulary::encode_chat`]. A prompt without marks of messages
-    /// is one message of the user.
+    /// Decodes the messages of a prompt that [`MockVocabulary::encode_chat`] encoded. A prompt without begin tokens of
+    /// messages is one message of the user.
     pub(crate) fn messages(&self, prompt: &[TokenId]) -> Vec<Message> {
         if !prompt.contains(&BEGIN) {
             return vec![Message { role: "user".into(), text: self.text(prompt) }];

@@ -1,4 +1,5 @@
-//! How a model writes tool calls and reasoning, found out from its chat template and vocabulary unless settings say so.
+//! Forms in which a model writes tool calls and reasoning. The settings state the forms, or the server detects the
+//! forms from the chat template and the vocabulary of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,38 +7,41 @@ use tiercel_config::{ModelSettings, ReasoningParser, ToolParser};
 use tiercel_device::TokenId;
 use tiercel_dialect::{ReasoningDialect, ToolDialect};
 
-/// Special tokens that some vocabularies have for what stands inside and after calls.
+/// Texts that stand inside calls or close calls, and that are special tokens of some vocabularies.
 const INNER: &[&str] = &["</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_end|>"];
 
-/// How a model writes tool calls and reasoning.
+/// Forms in which a model writes tool calls and reasoning.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Forms {
-    /// Form of tool calls; `None` if the model has none that the server knows, or parsing is turned off.
+    /// Form of tool calls; `None` if the server knows no form of the model, or if the settings turn parsing off.
     pub(crate) tools: Option<ToolDialect>,
-    /// Tags around reasoning; `None` if the model has none that the server knows, or parsing is turned off.
+    /// Tags around reasoning; `None` if the model has no tags that the server knows, or if the settings turn parsing
+    /// off.
     pub(crate) reasoning: Option<ReasoningDialect>,
-    /// Special tokens of the vocabulary that mark calls or reasoning.
+    /// Ids of the special tokens that open, divide or close calls, or open or close reasoning, for example
+    /// `<tool_call>`.
     pub(crate) markup: Arc<[TokenId]>,
-    /// Special tokens of the vocabulary that mark reasoning.
+    /// Ids of the special tokens that open or close reasoning, for example `<think>`.
     pub(crate) reasoning_markup: Arc<[TokenId]>,
-    /// Special tokens of the vocabulary that look like markup, by their texts.
+    /// Ids of the special tokens that look like markup, by the texts of the tokens.
     pub(crate) special: Arc<BTreeMap<String, TokenId>>,
-    /// Tokens of the vocabulary that look like markup, by their texts.
+    /// Ids of all tokens that look like markup, special or not, by the texts of the tokens.
     pub(crate) tokens: Arc<BTreeMap<String, TokenId>>,
 }
 
-/// What a model shows of its forms.
+/// Properties of a model from which the server detects its forms.
 pub(crate) struct Signs<'a> {
     /// Source of the chat template for conversations without tools.
     pub(crate) template: &'a str,
-    /// Source of the chat template that writes tools. `None`: the server spells tools out in the form of the Hermes models.
+    /// Source of the chat template for conversations with tools. `None` if the model has no template that writes tools;
+    /// the server then spells tools out in the form of the Hermes models.
     pub(crate) tools_template: Option<&'a str>,
     /// Tokens of the vocabulary that look like markup: id, text, and whether the token is special.
     pub(crate) tokens: Vec<(TokenId, &'a str, bool)>,
 }
 
 impl Forms {
-    /// Returns the forms that settings state, or else those that the model shows.
+    /// Returns the forms that the settings state. For a setting `auto`, returns the form that the model shows.
     pub(crate) fn of(signs: &Signs<'_>, settings: &ModelSettings) -> Forms {
         let texts: Vec<&str> = signs.tokens.iter().map(|(_, text, _)| *text).collect();
         let tools = match settings.tool_parser {

@@ -1,8 +1,8 @@
-//! Cuts texts into pieces that are like the tokens of language models: words with the space before them, up to three
-//! digits, runs of punctuation, runs of white space, and the marks of tool calls and reasoning.
+//! Splits texts into pieces that resemble the tokens of language models: words with the space before them, up to three
+//! digits, runs of punctuation, runs of whitespace, and the marks of tool calls and reasoning.
 
-/// Texts that are a token of their own in most models with tools or reasoning. In the mock device's vocabulary they are
-/// one piece each, but plain text otherwise.
+/// Marks of tool calls and reasoning, each of which is a single token in most models with tools or reasoning. Each mark
+/// is a piece. In the mock device's vocabulary, marks are plain text and not special tokens.
 pub(super) const MARKS: [&str; 14] = [
     "<think>",
     "</think>",
@@ -20,10 +20,10 @@ pub(super) const MARKS: [&str; 14] = [
     "<|im_end|>",
 ];
 
-/// Longest piece except for marks, bytes. Longer words are cut, as models cut rare words.
+/// Longest piece that is no mark, bytes. A longer word is split into several pieces, as tokenizers split rare words.
 const MAX_BYTES: usize = 12;
 
-/// Kind of a character; a piece has characters of one kind, and at most one space before them.
+/// Kind of a character. A piece has characters of one kind, with at most one space before the characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -55,7 +55,7 @@ impl Class {
     }
 }
 
-/// Cuts a text into pieces, whose concatenation is the text.
+/// Splits a text into pieces. The pieces, joined in order, are the text.
 pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -96,7 +96,7 @@ fn first_piece_len(text: &str) -> usize {
         {
             return at;
         }
-        // Leave the last space before a word to the word.
+        // The last space before a word belongs to the piece of the word.
         if class == Class::Space && count > 0 && character == ' ' && next.is_some_and(Class::leads)
         {
             return at;
@@ -107,7 +107,7 @@ fn first_piece_len(text: &str) -> usize {
 }
 
 impl Class {
-    /// Whether a piece of the class may have a space before it.
+    /// Returns whether a piece of the class may begin with a space.
     fn leads(self) -> bool {
         matches!(self, Class::Letter | Class::Other)
     }

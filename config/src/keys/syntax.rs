@@ -1,6 +1,7 @@
-//! Describes what is wrong with a keys file that is not TOML of the expected form, without showing its text.
+//! Describes the fault of a keys file that is not TOML of the expected form. The description shows no text of the file
+//! that may be secret.
 
-/// Fields of a key with the form of their values.
+/// Fields of a key, each with the form of its values.
 const FIELDS: [(&str, &str); 13] = [
     ("name", TEXT),
     ("sha256", TEXT),
@@ -20,8 +21,8 @@ const TEXT: &str = "must be a text in quotes";
 const TIER: &str = "must be \"premium\", \"standard\" or \"background\"";
 const COUNT: &str = "must be a whole number";
 
-/// Words beside the names of fields that the parser's messages may repeat from a keys file. Other text of the file may be a
-/// secret.
+/// Words of a keys file, beside the names of fields, that messages of the TOML parser may repeat. Other text of the
+/// file may be a secret.
 const KNOWN: [&str; 13] = [
     "key",
     "viewer",
@@ -38,9 +39,9 @@ const KNOWN: [&str; 13] = [
     "\n",
 ];
 
-/// Returns the message of a TOML error on one line, with the number of its line in the file. The message names the field
-/// whose value is wrong, if the fault is in one. A message that repeats text of the file other than known words is replaced,
-/// because a secret may stand at a wrong place.
+/// Returns the message of a TOML error on one line, with the number of its line in the file. If the value of a field is
+/// wrong, the message names the field. A message that repeats other text of the file than known words is replaced,
+/// because the text may be a secret at a wrong place.
 pub(super) fn one_line(error: &toml::de::Error, text: &str) -> String {
     let message = error.message().replace('\n', ", ");
     let mut repeated = message.split(['`', '"', '\'']).skip(1).step_by(2);
@@ -58,7 +59,7 @@ pub(super) fn one_line(error: &toml::de::Error, text: &str) -> String {
     line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
 }
 
-/// Returns the name of the field whose value begins behind a text, and the form of its values.
+/// Returns the field whose value begins at the end of `text`: the name of the field, and the form of its values.
 fn field_before(text: &str) -> Option<(&'static str, &'static str)> {
     let (name, _) = text.rsplit('\n').next()?.split_once('=')?;
     rule(name.trim())

@@ -1,8 +1,8 @@
-//! Constraints on the output of a sequence, for example a grammar: which tokens may come next.
+//! Constraints on the output of a sequence, for example a grammar.
 //!
-//! A [`Constraint`] is compiled once and shared by all sequences that follow it. Each sequence has a
-//! [`ConstraintState`], which says which tokens may come next and advances by the token that was chosen. The
-//! interpretation of grammars lies outside this crate.
+//! A [`Constraint`] is compiled once and shared by all sequences that follow the constraint. Each sequence has a
+//! [`ConstraintState`], which computes the mask of the tokens that may come next and advances by each chosen token. The
+//! crate `tiercel-grammar` compiles grammars to constraints.
 
 use crate::TokenId;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 /// Number of tokens in one word of a [`TokenMask`].
 const WORD: usize = u32::BITS as usize;
 
-/// Compiled constraint on the output of a sequence. It does not change and is shared by sequences.
+/// Compiled constraint on the output of a sequence. A constraint is immutable, so that sequences can share it.
 pub trait Constraint: fmt::Debug + Send + Sync {
     /// Returns the state of the constraint before the first output token.
     fn start(&self) -> Box<dyn ConstraintState>;
@@ -25,33 +25,34 @@ impl PartialEq for dyn Constraint {
 
 /// State of a constraint after some output tokens of one sequence.
 pub trait ConstraintState: Send {
-    /// Returns the mask of the tokens that may come next; at least one token is in it. The end tokens are in it exactly
-    /// where the output may end.
+    /// Returns the mask of the tokens that may come next, which holds at least one token. The mask holds the end tokens
+    /// exactly where the output may end.
     ///
     /// # Errors
     /// [`NoToken`] if no token may come next.
     fn mask(&mut self) -> Result<TokenMask, NoToken>;
 
-    /// Advances the state by one output token, which the mask of this state has.
+    /// Advances the state by one output token, which must be in the mask of this state.
     ///
     /// # Errors
-    /// [`NoToken`] if the constraint does not allow the token, or cannot be followed further.
+    /// [`NoToken`] if the constraint does not allow the token, or if the state cannot advance, for example because of a
+    /// limit.
     fn advance(&mut self, token: TokenId) -> Result<(), NoToken>;
 }
 
 /// Reason why a constraint leaves no token for the next position of an output.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoToken {
-    /// The output follows the whole constraint and has ended, so nothing may come after it.
+    /// The output is complete: the constraint is satisfied and allows no further token.
     #[error("the output is complete")]
     Complete,
-    /// The output cannot be continued: the vocabulary has no token for what must come next, or the constraint exceeds a
-    /// limit. Holds the reason.
+    /// The output cannot be continued, because no token of the vocabulary fits the constraint or because the constraint
+    /// exceeds a limit. Holds the reason.
     #[error("the grammar of this request leaves no token to continue with: {0}")]
     Stuck(String),
 }
 
-/// Set of tokens: one bit for each token of the vocabulary.
+/// Set of tokens, as a bitmap with one bit for each token of the vocabulary.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask {
     /// Bit `i` of word `w` stands for token `32 * w + i`.
@@ -59,17 +60,17 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
-    /// Returns the empty set, with room for a vocabulary of `vocab` tokens.
+    /// Returns the empty set, with a bitmap for a vocabulary of `vocab` tokens.
     pub fn none(vocab: usize) -> TokenMask {
         TokenMask { words: vec![0; vocab.div_ceil(WORD)] }
     }
 
-    /// Makes a set from its bits: bit `i` of word `w` stands for token `32 * w + i`.
+    /// Creates a set from the words of its bitmap: bit `i` of word `w` stands for token `32 * w + i`.
     pub fn from_words(words: Vec<u32>) -> TokenMask {
         TokenMask { words }
     }
 
-    /// Adds a token to the set; ignores a token for which the set has no room.
+    /// Adds a token to the set. A token beyond the end of the bitmap is ignored.
     pub fn allow(&mut self, token: TokenId) {
         if let Some(word) = self.words.get_mut(token as usize / WORD) {
             *word |= 1 << (token as usize % WORD);
@@ -94,7 +95,7 @@ impl TokenMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Returns the tokens of the set, in order of their ids.
+    /// Returns the tokens of the set in ascending order of their ids.
     pub fn tokens(&self) -> impl Iterator<Item = TokenId> + '_ {
         self.words.iter().enumerate().flat_map(|(at, &word)| {
             (0..WORD)
@@ -103,7 +104,8 @@ impl TokenMask {
         })
     }
 
-    /// Returns the token number `n` (from 0) of the set, in order of the ids; `None` if the set is smaller.
+    /// Returns token number `n` (from 0) of the set in ascending order of ids; `None` if the set has `n` tokens or
+    /// fewer.
     pub fn nth(&self, n: usize) -> Option<TokenId> {
         let mut left = n;
         for (at, &word) in self.words.iter().enumerate() {
@@ -117,7 +119,7 @@ impl TokenMask {
         None
     }
 
-    /// Replaces the logits of all tokens that are not in the set by negative infinity.
+    /// Sets the logits of all tokens outside the set to negative infinity.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.words.iter().copied();
         for run in logits.chunks_mut(WORD) {

@@ -1,9 +1,10 @@
 //! The boundary between the engine and a device.
 //!
 //! The actors see a device only through this crate: typed ids, the clock, requests and answers of steps ([`StepBatch`],
-//! [`StepDone`]), constraints on outputs ([`Constraint`]), requests and answers of copies ([`CopyBatch`], [`CopyDone`]), and the two traits of devices that do
-//! the work ([`StepRunner`], [`CopyEngine`]). Real devices (`tiercel-gpu`, driven by `tiercel-model`) and the mock
-//! device implement the same traits. This crate uses neither candle nor cudarc, and no actor.
+//! [`StepDone`]), constraints on outputs ([`Constraint`]), requests and answers of copies ([`CopyBatch`],
+//! [`CopyDone`]), and the two traits of devices that do the work ([`StepRunner`], [`CopyEngine`]). Real devices
+//! (`tiercel-gpu`, driven by `tiercel-model`) and the mock device implement the same traits. This crate uses neither
+//! candle nor cudarc, and no actor.
 
 mod by_seq;
 mod clock;

@@ -1,28 +1,29 @@
-//! Computes the masks of constrained sequences on a few threads, beside the step of the device.
+//! Threads that compute token masks of constrained sequences while the device runs a step.
 //!
-//! As soon as an output token of a sequence is chosen, a thread advances the sequence's [`ConstraintState`] and computes
-//! the mask of the next token, while the engine plans and the device computes the next step. The sampler of the next
-//! token waits for the mask only if it is not ready yet.
+//! When an output token of a sequence has been chosen, a mask thread advances the sequence's [`ConstraintState`] and
+//! computes the mask of the next token. At the same time, the engine plans and the device computes the next step. The
+//! sampler waits for a mask only if the mask is not ready when the sampler needs it.
 
 use crate::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-/// Most masks that wait for a thread. A mask beyond them is computed by the thread that asks for it.
+/// Maximum number of jobs that wait for a mask thread. When the queue is full, the submitting thread computes the mask.
 const QUEUE: usize = 1024;
-/// Most threads that compute masks. A machine has one for every four processors.
+/// Maximum number of mask threads. A machine has one mask thread for every four processors, and at least one.
 const THREADS_MAX: usize = 8;
 
-/// Threads that compute masks; clones share the threads. The threads start with the first constrained sequence, and end
+/// Threads that compute masks. Clones share the threads. The threads start with the first constrained sequence, and end
 /// when no clone and no constrained sequence is left.
 #[derive(Debug, Clone, Default)]
 pub struct MaskThreads {
-    /// Queue of the threads; `None` inside if the operating system could not start any thread.
+    /// Queue of jobs for the threads, which is empty until the threads start; the inner value is `None` if the
+    /// operating system could not start any thread.
     jobs: Arc<OnceLock<Option<Sender<Job>>>>,
 }
 
-/// Work for a mask thread: advances a state by some tokens and computes the mask of the next token.
+/// Job of a mask thread: to advance a state by some tokens, and to compute the mask of the next token.
 #[derive(Debug)]
 struct Job {
     from: From,
@@ -30,7 +31,7 @@ struct Job {
     answer: Sender<Turn>,
 }
 
-/// State with which a job begins.
+/// State from which a job starts.
 enum From {
     /// The state before the first output token.
     Start(Arc<dyn Constraint>),
@@ -54,7 +55,8 @@ impl std::fmt::Debug for From {
 }
 
 impl MaskThreads {
-    /// Hands a job to the threads; runs it at once if they have too many, or if there are none.
+    /// Hands a job to the mask threads. Runs the job on the calling thread if the queue is full or no mask thread
+    /// exists.
     fn submit(&self, job: Job) {
         let Some(queue) = self.jobs.get_or_init(start_threads) else { return job.run() };
         match queue.try_send(job) {
@@ -80,7 +82,7 @@ impl Job {
         let Job { from, tokens, answer } = self;
         let turn = catch_unwind(AssertUnwindSafe(|| Turn::compute(from, &tokens)));
         let panicked = || Turn::stuck("the computation of its mask panicked");
-        // Nobody waits for the answer if the sequence has ended meanwhile.
+        // The receiver of the answer is gone if the sequence has ended.
         let _ = answer.send(turn.unwrap_or_else(|_| panicked()));
     }
 }
@@ -101,7 +103,7 @@ impl Turn {
     }
 }
 
-/// Constraint of one sequence: the masks of its output tokens, one position after the other.
+/// Output tokens of one constrained sequence so far, and the mask of the next token.
 pub struct ConstrainedOutput {
     constraint: Arc<dyn Constraint>,
     threads: MaskThreads,
@@ -123,14 +125,15 @@ impl std::fmt::Debug for ConstrainedOutput {
 }
 
 impl ConstrainedOutput {
-    /// Begins the output of a sequence; a thread computes the mask of the first token.
+    /// Starts the output of a sequence; a mask thread computes the mask of the first token.
     pub fn start(constraint: Arc<dyn Constraint>, threads: &MaskThreads) -> ConstrainedOutput {
         let next = compute(threads, From::Start(constraint.clone()), Vec::new());
         ConstrainedOutput { constraint, threads: threads.clone(), tokens: Vec::new(), next }
     }
 
-    /// Returns the mask of output token number `index` (from 0); waits for it if it is not ready. If that token was
-    /// chosen before, it and all later tokens are forgotten, as a repeated step needs it.
+    /// Returns the mask of output token number `index` (from 0), and waits for the mask if it is not ready. A repeated
+    /// step asks for the mask of an output token that was chosen before; this token and all later tokens are then
+    /// discarded.
     ///
     /// # Errors
     /// [`NoToken`] if the constraint leaves no token for this position.
@@ -150,7 +153,7 @@ impl ConstrainedOutput {
         }
     }
 
-    /// Appends the chosen token to the output; a thread computes the mask of the token after it.
+    /// Appends the chosen token to the output; a mask thread computes the mask of the following token.
     pub fn push(&mut self, token: TokenId) {
         self.tokens.push(token);
         if let Some(state) = self.turn().state.take() {
@@ -158,7 +161,7 @@ impl ConstrainedOutput {
         }
     }
 
-    /// Returns the turn of the next output token; waits for it if it is not ready.
+    /// Returns the turn of the next output token, and waits for the turn if it is not ready.
     fn turn(&mut self) -> &mut Turn {
         if let Next::Computing(answer) = &self.next {
             let turn = answer.recv().unwrap_or_else(|_| Turn::stuck("its thread ended"));
@@ -181,7 +184,8 @@ fn compute(threads: &MaskThreads, from: From, tokens: Vec<TokenId>) -> Next {
 mod tests {
     use super::*;
 
-    /// Test constraint: the output counts up from 0, ends at `last`, and panics at `panics_at`.
+    /// Constraint for tests: the output counts up from 0 and ends after `last`. The computation of the mask at
+    /// `panics_at` panics.
     #[derive(Debug)]
     struct Counting {
         last: u32,
@@ -238,7 +242,7 @@ mod tests {
             assert_eq!(only(&mut output, index), index, "asked again");
             output.push(index);
         }
-        // A failed step is repeated: the last two tokens are sampled again.
+        // A repeated step samples the last two tokens again.
         assert_eq!(only(&mut output, 3), 3);
         output.push(3);
         assert_eq!(only(&mut output, 4), 4);

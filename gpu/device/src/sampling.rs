@@ -32,8 +32,8 @@ pub struct SamplingParams {
     /// Which log-probabilities are returned with each output token: `None` for none, `Some(k)` for those of the chosen
     /// token and of the `k` most likely tokens.
     pub logprobs: Option<u8>,
-    /// Constraint that the output follows, for example a grammar; `None` for any output. A written record of the
-    /// settings leaves it out.
+    /// Constraint that the output must follow, for example a grammar; `None` for any output. Serialized settings do not
+    /// have the constraint.
     #[serde(skip)]
     pub constraint: Option<Arc<dyn Constraint>>,
 }

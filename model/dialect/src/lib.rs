@@ -1,6 +1,6 @@
-//! How models write tool calls and reasoning in their text. The crate has parsers, which split the text of a model into
-//! content, reasoning and calls while it arrives, and grammars (Lark, for llguidance), which make a model write valid
-//! calls.
+//! Dialects: the forms in which models write tool calls and reasoning. The crate has parsers, which split the text of a
+//! model into content, reasoning and calls while the text arrives, and grammars (Lark, for llguidance), under which a
+//! model writes only valid calls.
 
 pub mod grammar;
 mod parser;
@@ -15,12 +15,12 @@ pub use reasoning_dialect::ReasoningDialect;
 pub use tool_dialect::ToolDialect;
 pub use tools::{Tool, Tools};
 
-/// Name of a dialect that does not exist.
+/// Error: no dialect has the given name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is no dialect; the dialects are {known}")]
 pub struct UnknownDialect {
-    /// The name as it was given.
+    /// The given name.
     pub given: String,
-    /// All names that exist, with commas between them.
+    /// All names of dialects, separated by commas.
     pub known: String,
 }

@@ -1,10 +1,10 @@
-//! The ways in which models mark their reasoning.
+//! Reasoning dialects: the tags that models write around their reasoning.
 
 use crate::UnknownDialect;
 use std::fmt;
 use std::str::FromStr;
 
-/// A pair of tags around the reasoning of a model.
+/// Pair of tags around the reasoning of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReasoningDialect {
     /// `<think>` and `</think>`: Qwen3, DeepSeek-R1, SmolLM3 and many others.
@@ -17,7 +17,7 @@ impl ReasoningDialect {
     /// All reasoning dialects.
     pub const ALL: [ReasoningDialect; 2] = [ReasoningDialect::Think, ReasoningDialect::Mistral];
 
-    /// Name of the dialect in settings.
+    /// Returns the name of the dialect in the settings.
     pub fn name(self) -> &'static str {
         match self {
             ReasoningDialect::Think => "think",
@@ -25,7 +25,7 @@ impl ReasoningDialect {
         }
     }
 
-    /// Tag before the reasoning.
+    /// Returns the tag before the reasoning.
     pub fn open_tag(self) -> &'static str {
         match self {
             ReasoningDialect::Think => "<think>",
@@ -33,7 +33,7 @@ impl ReasoningDialect {
         }
     }
 
-    /// Tag after the reasoning.
+    /// Returns the tag after the reasoning.
     pub fn close_tag(self) -> &'static str {
         match self {
             ReasoningDialect::Think => "</think>",
@@ -41,8 +41,8 @@ impl ReasoningDialect {
         }
     }
 
-    /// Returns the dialect of a model whose chat template has this source and whose tokenizer has added tokens with
-    /// these texts; `None` if neither shows tags around reasoning.
+    /// Returns the reasoning dialect of a model, given the source of its chat template and the texts of its tokenizer's
+    /// added tokens; `None` if neither contains the closing tag of a dialect.
     pub fn detect(template: &str, added_tokens: &[&str]) -> Option<ReasoningDialect> {
         ReasoningDialect::ALL.into_iter().find(|dialect| {
             let tag = dialect.close_tag();
@@ -50,7 +50,7 @@ impl ReasoningDialect {
         })
     }
 
-    /// Whether a rendered prompt ends with an open tag, so that the model's text begins with reasoning.
+    /// Whether a rendered prompt ends with the opening tag, so that the model's text begins with reasoning.
     pub fn is_open(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open_tag())
     }

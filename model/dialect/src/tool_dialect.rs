@@ -1,10 +1,10 @@
-//! The ways in which models write tool calls.
+//! Tool dialects: the forms in which models write tool calls.
 
 use crate::UnknownDialect;
 use std::fmt;
 use std::str::FromStr;
 
-/// The form in which a model writes tool calls.
+/// Form in which a model writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ToolDialect {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3.
@@ -29,7 +29,7 @@ impl ToolDialect {
         ToolDialect::Mistral,
     ];
 
-    /// Name of the dialect in settings: the name that vLLM has for it.
+    /// Returns the name of the dialect in the settings, which is vLLM's name for the dialect.
     pub fn name(self) -> &'static str {
         match self {
             ToolDialect::Hermes => "hermes",
@@ -40,15 +40,15 @@ impl ToolDialect {
         }
     }
 
-    /// Returns the dialect of a model whose chat template has this source and whose tokenizer has added tokens with
-    /// these texts; `None` if the model was trained on none of the known dialects, or on no tool calls.
+    /// Returns the tool dialect of a model, given the source of its chat template and the texts of its tokenizer's
+    /// added tokens; `None` if the model writes no tool calls, or writes them in an unknown dialect.
     pub fn detect(template: &str, added_tokens: &[&str]) -> Option<ToolDialect> {
         let written = |text: &str| template.contains(text);
         let token = |text: &str| added_tokens.contains(&text);
         if written("<tool_call>") {
             return match () {
                 () if written("<function=") => Some(ToolDialect::QwenXml),
-                // GLM's calls have the same tag around another form.
+                // GLM models write another form of calls in the same tag.
                 () if written("<arg_key>") => None,
                 () => Some(ToolDialect::Hermes),
             };
@@ -68,17 +68,18 @@ impl ToolDialect {
         }
     }
 
-    /// The text that opens calls.
+    /// Returns the trigger that grammars use.
     pub(crate) fn trigger(self) -> &'static str {
         self.triggers()[0]
     }
 
-    /// Whether a call must open with the trigger.
+    /// Whether every call must open with a trigger.
     pub(crate) fn needs_trigger(self) -> bool {
         !matches!(self, ToolDialect::Llama3Json | ToolDialect::Pythonic)
     }
 
-    /// Texts that open a call and that are special tokens in some tokenizers, which must be shown to the parser.
+    /// Returns the texts that open calls. A trigger is a special token in some tokenizers; the decoder must not skip
+    /// this special token.
     pub fn triggers(self) -> &'static [&'static str] {
         match self {
             ToolDialect::Hermes => &["<tool_call>"],

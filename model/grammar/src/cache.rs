@@ -1,4 +1,4 @@
-//! Cache of compiled grammars: the most recently used ones, within a number of entries and of bytes.
+//! Cache of the most recently used compiled grammars, limited in the number of entries and in bytes.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ pub(crate) type Key = [u8; 32];
 /// Cache of the most recently used values.
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
-    /// Entries, the most recently used first. There are so few that a search by hash is as fast as a map.
+    /// Entries, the most recently used first. The number of entries is so small that a linear search is as fast as a
+    /// map.
     entries: VecDeque<Entry<T>>,
     entries_max: usize,
     bytes_max: usize,
@@ -22,12 +23,12 @@ struct Entry<T> {
 }
 
 impl<T: Clone> Cache<T> {
-    /// Makes an empty cache for at most `entries_max` entries of together at most `bytes_max` bytes.
+    /// Creates an empty cache for at most `entries_max` entries with at most `bytes_max` bytes in total.
     pub(crate) fn new(entries_max: usize, bytes_max: usize) -> Cache<T> {
         Cache { entries: VecDeque::new(), entries_max, bytes_max }
     }
 
-    /// Returns the value of a key, which becomes the most recently used.
+    /// Returns the value of a key, and makes the entry the most recently used one.
     pub(crate) fn get(&mut self, key: &Key) -> Option<T> {
         let at = self.entries.iter().position(|entry| entry.key == *key)?;
         let entry = self.entries.remove(at)?;
@@ -36,8 +37,8 @@ impl<T: Clone> Cache<T> {
         Some(value)
     }
 
-    /// Keeps a value of about `bytes` bytes and drops the least recently used ones beyond the limits. A value that is
-    /// larger than the whole cache is not kept.
+    /// Inserts a value of about `bytes` bytes, and drops the least recently used entries beyond the limits. A value
+    /// that is larger than the whole cache is not inserted.
     pub(crate) fn insert(&mut self, key: Key, bytes: usize, value: T) {
         self.entries.retain(|entry| entry.key != key);
         if bytes <= self.bytes_max {

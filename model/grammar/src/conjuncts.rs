@@ -1,22 +1,22 @@
-//! Bounds the number of expressions that one text must match at once.
+//! Limits the number of regular expressions whose intersection llguidance must compute for one string.
 //!
-//! The parser follows a text that must match several expressions by multiplying their states, without a limit on memory. So
-//! the number of expressions that meet in one text is limited: `pattern`, `format` and the limits of the length of one
-//! schema, and of all schemas that `allOf` and `$ref` join to it.
+//! For a string that must match several expressions, llguidance combines the states of these expressions, without a
+//! limit on memory. Therefore the number of expressions is limited. The expressions of a string are `pattern`, `format`
+//! and the length limits of its schema, and of all schemas that `allOf`, `anyOf`, `oneOf` and `$ref` join to it.
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Most expressions that one text may have to match at once.
+/// Maximum number of expressions that one string may have to match at once.
 pub(crate) const CONJUNCTS_MAX: usize = 4;
-/// Most intersections (`&`) and negations (`~`) of a Lark grammar.
+/// Maximum number of intersections (`&`) and negations (`~`) in a Lark grammar.
 pub(crate) const OPERATORS_MAX: usize = 3;
 
-/// Counter of the expressions that meet in one text, for the schemas within one root schema.
+/// Counter of the expressions that one string must match at once, for the schemas within one root schema.
 #[derive(Debug)]
 pub(crate) struct Conjuncts<'a> {
     root: &'a Value,
-    /// Counts of the schemas that references lead to; 0 while a count is being made.
+    /// Counts of the schemas that references point to; 0 while the count of a schema is being computed.
     counted: HashMap<&'a str, usize>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Conjuncts<'a> {
         Conjuncts { root, counted: HashMap::new() }
     }
 
-    /// Returns the most expressions that a text which follows `schema` may have to match at once.
+    /// Returns the maximum number of expressions that a string which follows `schema` may have to match at once.
     pub(crate) fn count(&mut self, schema: &'a Value) -> usize {
         let Value::Object(fields) = schema else { return 0 };
         let any = |keywords: &[&str]| keywords.iter().any(|keyword| fields.contains_key(*keyword));

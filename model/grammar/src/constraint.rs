@@ -1,4 +1,4 @@
-//! Compiled grammars as constraints of the device boundary.
+//! Compiled grammars as constraints on outputs (`tiercel_device::Constraint`).
 
 use llguidance::Matcher;
 use llguidance::api::StopReason;
@@ -6,13 +6,13 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use tiercel_device::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
 
-/// Longest reason of the parser that is repeated to a client, characters.
+/// Maximum length of a reason of llguidance that is repeated to a client, characters.
 const REASON_CHARS: usize = 300;
 
 /// Compiled grammar, shared by the sequences that follow it.
 pub(crate) struct Grammar {
-    /// Parser before the first token. Each sequence gets a deep copy: copies share no tables, so that no sequence waits
-    /// for another one or uses up its limits.
+    /// Parser before the first token. Each sequence gets a deep copy. Deep copies share no tables, so that sequences do
+    /// not wait for each other and do not use up each other's limits.
     parser: Mutex<Matcher>,
 }
 
@@ -35,13 +35,13 @@ impl Constraint for Grammar {
     }
 }
 
-/// State of one sequence: the parser after its output tokens.
+/// State of one sequence: the parser after the output tokens of the sequence.
 struct State {
     parser: Matcher,
 }
 
 impl State {
-    /// Returns why the parser has no next token, after it failed with `error`.
+    /// Returns the reason why no token may come next, after the parser failed with `error`.
     fn reason(&self, error: &str) -> NoToken {
         match self.parser.stop_reason() {
             StopReason::NoExtension | StopReason::EndOfSentence => NoToken::Complete,
@@ -69,7 +69,7 @@ impl ConstraintState for State {
     }
 }
 
-/// Shortens a message of the parser to its first line and [`REASON_CHARS`] characters.
+/// Shortens a message of llguidance to its first line and [`REASON_CHARS`] characters.
 pub(crate) fn short(message: &str) -> String {
     let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(REASON_CHARS) {

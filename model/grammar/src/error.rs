@@ -1,12 +1,13 @@
-//! Reasons why a grammar cannot be used.
+//! Errors of compiling a grammar.
 
-/// Reason why a source cannot be compiled. The message says where the source is wrong and what is not supported.
+/// Reason why a source cannot be compiled. The message names the mistake or the unsupported feature, and the place in
+/// the source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// The source is larger than the limits allow.
     #[error("{what} has {size} {unit}, more than {limit}")]
     TooLarge {
-        /// What is too large, for example "the regular expression".
+        /// Name of the part that is too large, for example "the regular expression".
         what: &'static str,
         /// Measured size.
         size: usize,
@@ -25,7 +26,7 @@ pub enum GrammarError {
         /// Advice on what to use instead; may be empty.
         instead: &'static str,
     },
-    /// The source needs what the parser does not have. Holds the parser's reason.
+    /// The source needs a feature that llguidance does not have. Holds the reason of llguidance.
     #[error("this is not supported: {0}")]
     NotSupported(String),
     /// The source is not valid. Holds the place and the reason.
@@ -47,7 +48,7 @@ fn advice(instead: &str) -> String {
 }
 
 impl GrammarError {
-    /// Makes an error about a feature, at a place in the source, that is not supported.
+    /// Creates an error for an unsupported feature at a place in the source.
     pub(crate) fn unsupported(at: &str, feature: impl Into<String>) -> GrammarError {
         GrammarError::Unsupported { at: at.to_owned(), feature: feature.into(), instead: "" }
     }

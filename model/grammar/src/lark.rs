@@ -1,20 +1,20 @@
-//! Lark grammars and regular expressions: refuses what the parser would accept and then not follow, and prepares the
-//! JSON schemas inside a grammar.
+//! Checks Lark grammars and regular expressions, and prepares the JSON schemas inside a Lark grammar. The checks refuse
+//! features that llguidance would accept but not follow.
 
 use crate::conjuncts::OPERATORS_MAX;
 use crate::{GrammarError, schema};
 use regex_syntax::ast::{self, Ast};
 use serde_json::Value;
 
-/// Attributes of a rule that concern sampling or the text that a client sees, which a mask of tokens cannot do.
+/// Attributes of a rule that concern sampling or the client's text. A token mask cannot implement such attributes.
 const ATTRIBUTES: [&str; 4] = ["temperature", "stop", "stop_capture", "max_tokens"];
-/// Deepest nesting of groups in a regular expression.
+/// Maximum nesting of groups in a regular expression.
 const NESTING_MAX: u32 = 100;
 
-/// Checks a Lark grammar, and prepares each JSON schema in it (`%json {...}`) as a schema of its own.
+/// Checks a Lark grammar, and prepares each JSON schema in it (`%json {...}`) as a separate schema.
 ///
 /// # Errors
-/// [`GrammarError`] with the line.
+/// [`GrammarError`] with the number of the line.
 pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
     for (number, line) in grammar.lines().enumerate() {
         if let Some(attribute) = refused_attribute(line) {
@@ -33,7 +33,7 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
         prepared.push_str(before);
         rest = schema;
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        // A value that is not JSON is left to the parser, whose message shows the place.
+        // A value that is not JSON is left to llguidance, whose message shows the place.
         let Some(Ok(value)) = values.next() else { continue };
         let end = values.byte_offset();
         let line = 1 + grammar[..grammar.len() - rest.len()].matches('\n').count();
@@ -45,8 +45,8 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
     Ok(prepared)
 }
 
-/// Returns the number of intersections (`&`) and negations (`~` before anything but a number of repetitions) outside of
-/// texts, regular expressions and comments.
+/// Returns the number of intersections (`&`) and negations (`~`) outside of literals, regular expressions and comments.
+/// A `~` before a number is a repetition, not a negation.
 fn operators(grammar: &str) -> usize {
     let mut count = 0;
     let mut chars = grammar.chars().peekable();
@@ -67,7 +67,7 @@ fn operators(grammar: &str) -> usize {
     count
 }
 
-/// Skips the rest of a literal or comment, to its end; a backslash makes the next character a part of it.
+/// Skips the rest of a literal or comment, up to the delimiter `end`. A backslash escapes the next character.
 fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) {
     while let Some(c) = chars.next() {
         match c {
@@ -78,7 +78,7 @@ fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) {
     }
 }
 
-/// Adds the line of a grammar to an error about a schema in it.
+/// Adds the number of a line of the grammar to an error about a schema on this line.
 fn in_line(line: usize, error: GrammarError) -> GrammarError {
     match error {
         GrammarError::Unsupported { at, feature, instead } => {
@@ -89,7 +89,7 @@ fn in_line(line: usize, error: GrammarError) -> GrammarError {
     }
 }
 
-/// Returns the refused attribute in the head of a rule, `name[attribute=...]:`, if a line has one.
+/// Returns the refused attribute in the head of a rule, `name[attribute=...]:`; `None` if the line has none.
 fn refused_attribute(line: &str) -> Option<&'static str> {
     let name = line.trim_start().trim_start_matches(['?', '!']);
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -103,8 +103,8 @@ fn refused_attribute(line: &str) -> Option<&'static str> {
     found.copied()
 }
 
-/// Checks a regular expression, which matches the whole output. Returns it without the anchors at its beginning and end,
-/// which say nothing more.
+/// Checks a regular expression, which must match the whole output. Returns the expression without the anchors at its
+/// beginning and end, which are redundant.
 ///
 /// # Errors
 /// [`GrammarError`] with the place.
@@ -139,12 +139,13 @@ pub(crate) fn check_regex(regex: &str) -> Result<String, GrammarError> {
     }
 }
 
-/// Returns whether a text ends in the first half of an escape: an odd number of backslashes.
+/// Returns whether a text ends with an odd number of backslashes, so that the last backslash begins an escape.
 fn ends_in_escape(text: &str) -> bool {
     (text.len() - text.trim_end_matches('\\').len()) % 2 == 1
 }
 
-/// Visitor of a regular expression that fails at the first assertion, with its place.
+/// Visitor of a regular expression's syntax tree that fails at the first assertion and returns the place of the
+/// assertion.
 struct Assertions;
 
 impl ast::Visitor for Assertions {

@@ -1,18 +1,18 @@
-//! Grammars that outputs follow.
+//! Compiler of the grammars that outputs follow.
 //!
 //! A [`Source`] is a grammar as a client writes it: a JSON schema, a regular expression, a list of choices, a Lark
-//! grammar or a GBNF grammar. [`Grammars`] compiles it, for one vocabulary, into a
-//! [`Constraint`](tiercel_device::Constraint). The parser is llguidance. Everything that would make it accept a source
-//! and then not follow all of it is refused before, by name.
+//! grammar or a GBNF grammar. [`Grammars`] compiles a source, for one vocabulary, to a
+//! [`Constraint`](tiercel_device::Constraint). The parser that follows compiled grammars is llguidance. A source that
+//! llguidance would accept but not follow as a whole is refused, with the name of the unsupported feature.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
 //! | `source.rs` | forms of a source, and the limits on its size |
-//! | `schema.rs`, `overlap.rs`, `conjuncts.rs` | JSON schemas: what is refused, how they are prepared |
-//! | `lark.rs`, `gbnf/` | Lark grammars: what is refused; from GBNF to Lark |
+//! | `schema.rs`, `overlap.rs`, `conjuncts.rs` | checks and preparation of JSON schemas |
+//! | `lark.rs`, `gbnf/` | checks of Lark grammars; conversion from GBNF to Lark |
 //! | `vocabulary.rs` | the bytes of the tokens |
-//! | `compile.rs`, `cache.rs` | compiling, with limits and a cache |
-//! | `constraint.rs` | compiled grammars as constraints of the device boundary |
+//! | `compile.rs`, `cache.rs` | compiler, with limits and a cache |
+//! | `constraint.rs` | compiled grammars as constraints on outputs |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 

@@ -1,16 +1,16 @@
-//! Proves that the options of a `oneOf` exclude each other, so that "exactly one" means "any".
+//! Proves that the options of a `oneOf` exclude each other, so that `oneOf` means the same as `anyOf`.
 //!
 //! Two options exclude each other if they allow different types, or if both require a property for which they allow
-//! different values, as the tag of a discriminated union.
+//! different values, such as the tag of a discriminated union.
 
 use serde_json::{Map, Value};
 
-/// Most references that are followed from one schema to the next.
+/// Maximum length of a chain of references that is followed.
 const HOPS_MAX: usize = 8;
-/// Most options of which every pair is compared.
+/// Maximum number of options. Every pair of options is compared.
 const OPTIONS_MAX: usize = 64;
 
-/// Returns whether no value follows two of the options. `false` if that is not proven.
+/// Returns whether the options provably exclude each other: no value follows two of them. `false` if there is no proof.
 pub(crate) fn exclude_each_other(options: &[Value], root: &Value) -> bool {
     if options.len() > OPTIONS_MAX {
         return false;
@@ -24,7 +24,8 @@ pub(crate) fn exclude_each_other(options: &[Value], root: &Value) -> bool {
         .all(|(at, one)| resolved[at + 1..].iter().all(|other| are_disjoint(one, other, root)))
 }
 
-/// Returns the schema that a schema stands for, if it is only a reference.
+/// Returns the schema at the end of a schema's chain of references, or the schema itself if it is no reference; `None`
+/// if the chain cannot be followed.
 fn resolve<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Map<String, Value>> {
     let mut schema = schema.as_object()?;
     for _ in 0..HOPS_MAX {
@@ -40,7 +41,7 @@ fn are_disjoint(one: &Map<String, Value>, other: &Map<String, Value>, root: &Val
         if !types.iter().any(|kind| others.iter().any(|other| overlap(kind, other))) {
             return true;
         }
-        // Properties tell options apart only if both allow objects and nothing else.
+        // Properties distinguish two options only if both options allow objects and no other type.
         if types != ["object"] || others != ["object"] {
             return values_differ(one, other);
         }
@@ -69,7 +70,7 @@ fn property<'a>(
     resolve(schema.get("properties")?.get(name)?, root)
 }
 
-/// Returns the types that a schema allows, if it states them.
+/// Returns the types that a schema states; `None` if the schema states no types.
 fn types(schema: &Map<String, Value>) -> Option<Vec<&str>> {
     match schema.get("type")? {
         Value::String(kind) => Some(vec![kind]),
@@ -83,8 +84,8 @@ fn overlap(one: &str, other: &str) -> bool {
     one == other || number(one) && number(other)
 }
 
-/// Returns whether two schemas list the values that they allow, and have no value in common. Only strings, booleans and
-/// null are compared.
+/// Returns whether both schemas list their allowed values and have no value in common. Lists with numbers, arrays or
+/// objects are not compared, and the result is then `false`.
 fn values_differ(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     match (values(one), values(other)) {
         (Some(one), Some(other)) => {

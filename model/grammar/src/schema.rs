@@ -1,21 +1,22 @@
-//! JSON schemas: refuses what the parser would not follow, and prepares the rest for it.
+//! Checks JSON schemas: schemas that llguidance would not follow are refused, and the others are prepared for
+//! llguidance.
 //!
-//! The parser ignores some of what it does not implement, and departs from JSON Schema in a few places. A schema for which
-//! that matters is refused with the keyword and its place. The form of the output is fixed too: no whitespace but one
-//! optional space after each comma and colon, so that a model cannot loop in whitespace, and no `\u` escapes, so that
-//! each name of a property has one spelling.
+//! llguidance ignores some keywords that it does not implement, and departs from JSON Schema in a few places. A schema
+//! with such a keyword is refused, with the keyword and its place. The layout of the output is fixed too. The only
+//! whitespace is one optional space after each comma and colon, so that a model cannot loop in whitespace. No `\u`
+//! escapes are allowed, so that each property name has one spelling.
 
 use crate::conjuncts::{CONJUNCTS_MAX, Conjuncts};
 use crate::{GrammarError, overlap};
 use serde_json::{Map, Number, Value, json};
 
-/// Most schemas within a schema.
+/// Maximum number of schemas within a schema.
 const SCHEMAS_MAX: usize = 20_000;
-/// Most entries of one `patternProperties`. The parser compares every pair of them.
+/// Maximum number of entries in one `patternProperties`, because llguidance compares every pair of entries.
 const PATTERNS_MAX: usize = 16;
-/// Largest integer that the parser's numbers, which are floats, hold exactly.
+/// Largest integer that llguidance's numbers, which are floats, hold exactly.
 const EXACT_MAX: u64 = 1 << 53;
-/// Most members of one `enum`.
+/// Maximum number of members of one `enum`.
 const ENUM_MAX: usize = 5_000;
 
 /// Keywords whose value is a schema.
@@ -27,10 +28,11 @@ const SCHEMA_LIST: [&str; 4] = ["anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords whose value is a length.
 const LENGTH: [&str; 6] =
     ["minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"];
-/// Keywords whose value is a number (in old drafts, `exclusiveMinimum` and `exclusiveMaximum` are flags).
+/// Keywords whose value is a number. In old drafts, the value of `exclusiveMinimum` and `exclusiveMaximum` is a
+/// boolean.
 const NUMBER: [&str; 5] =
     ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
-/// Keywords that restrict a value and that are not supported.
+/// Unsupported keywords that restrict a value.
 const UNSUPPORTED: [&str; 17] = [
     "not",
     "if",
@@ -50,11 +52,11 @@ const UNSUPPORTED: [&str; 17] = [
     "$recursiveRef",
     "x-guidance",
 ];
-/// Values of `format` that outputs follow.
+/// Supported values of `format`.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-/// Checks that outputs can follow a JSON schema, as far as that is known without compiling it.
+/// Checks that outputs can follow a JSON schema, as far as the check is possible without compiling the schema.
 ///
 /// # Errors
 /// [`GrammarError`] with the place in the schema, as a JSON pointer.
@@ -62,7 +64,7 @@ pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     prepare(schema).map(drop)
 }
 
-/// Returns a JSON schema as an expression for a rule of a Lark grammar, such as [`Source::Lark`](crate::Source) holds.
+/// Returns a JSON schema as a Lark expression, for the body of a rule in [`Source::Lark`](crate::Source).
 ///
 /// # Errors
 /// The errors of [`check_schema`].
@@ -71,7 +73,7 @@ pub fn lark_of_schema(schema: &Value) -> Result<String, GrammarError> {
     Ok(format!("%json {schema}"))
 }
 
-/// Checks a JSON schema and returns it in the form that the parser gets, with the form of the output.
+/// Checks a JSON schema, and returns the schema in the form for llguidance, with the layout of the output.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     let mut prepared = match schema {
         Value::Bool(true) => json!({}),
@@ -97,9 +99,9 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
 
 /// Walk over all schemas within a schema.
 struct Walk<'a> {
-    /// Schema as the client wrote it, in which references are looked up.
+    /// Schema as the client wrote it, in which references are resolved.
     root: &'a Value,
-    /// Number of schemas visited.
+    /// Number of visited schemas.
     schemas: usize,
 }
 
@@ -194,7 +196,7 @@ impl Walk<'_> {
     }
 }
 
-/// Checks that no text has to match too many expressions at once.
+/// Limits the number of regular expressions whose intersection llguidance must compute for one string.
 fn check_conjuncts(root: &Value) -> Result<(), GrammarError> {
     let mut conjuncts = Conjuncts::new(root);
     let mut open = vec![root];
@@ -214,7 +216,7 @@ fn check_conjuncts(root: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// Checks keywords of one schema that depend on each other.
+/// Checks keywords of one schema against each other.
 fn check_together(fields: &Map<String, Value>, at: &str) -> Result<(), GrammarError> {
     let count = |keyword: &str| fields.get(keyword).and_then(Value::as_u64).unwrap_or(0);
     let required = fields.get("required").and_then(Value::as_array).map_or(0, Vec::len);
@@ -253,7 +255,7 @@ fn check_together(fields: &Map<String, Value>, at: &str) -> Result<(), GrammarEr
     }
 }
 
-/// Checks a length, and makes it a whole number: JSON Schema allows `2.0`.
+/// Checks a length and converts it to an integer, because JSON Schema allows `2.0`.
 fn length(value: &mut Value, at: &str) -> Result<(), GrammarError> {
     if let Some(whole) = value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..1e9).contains(x)) {
         *value = Value::Number(Number::from(whole as u64));
@@ -274,7 +276,7 @@ fn number(keyword: &str, value: &Value, at: &str) -> Result<(), GrammarError> {
     }
 }
 
-/// Checks that no text holds a control character that has no short escape: outputs have no `\u` escapes.
+/// Checks that every control character in a text has a short escape, because outputs have no `\u` escapes.
 fn printable(text: &str, at: &str) -> Result<(), GrammarError> {
     let short = |c: char| matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}');
     match text.chars().any(|c| c.is_ascii_control() && !short(c)) {
@@ -283,7 +285,7 @@ fn printable(text: &str, at: &str) -> Result<(), GrammarError> {
     }
 }
 
-/// Checks that the parser can hold every number and text of a value exactly.
+/// Checks that llguidance can hold every number and text of a value exactly.
 fn exact(value: &Value, at: &str) -> Result<(), GrammarError> {
     match value {
         Value::String(text) => printable(text, at),
@@ -332,12 +334,12 @@ fn kind(value: &Value, at: &str) -> Result<(), GrammarError> {
 fn strings(value: &Value, at: &str) -> Result<(), GrammarError> {
     match value {
         Value::Array(items) if items.iter().all(Value::is_string) => exact(value, at),
-        // In draft 3, which nobody follows any more, `required` is a flag.
+        // In draft 3 of JSON Schema, which is obsolete, `required` is a boolean.
         _ => Err(wrong(at, "an array of strings")),
     }
 }
 
-/// Escapes a key for a JSON pointer, and shortens a long one.
+/// Escapes a key for a JSON pointer, and truncates a long key.
 fn escaped(key: &str) -> String {
     let short: String = key.chars().take(60).collect();
     short.replace('~', "~0").replace('/', "~1")

@@ -1,15 +1,15 @@
-//! Forms in which a client writes a grammar, and the limits on their size.
+//! Sources: the forms in which a client writes a grammar, and the limits on their size.
 
 use crate::GrammarError;
 use serde_json::Value;
 
-/// Longest regular expression, Lark grammar or GBNF grammar, and most bytes of all choices together.
+/// Maximum size of a regular expression, of a Lark grammar, of a GBNF grammar, and of all choices together, bytes.
 pub const SOURCE_BYTES_MAX: usize = 64 << 10;
-/// Longest JSON schema, bytes of its compact text.
+/// Maximum size of a JSON schema as compact text, bytes.
 pub const SCHEMA_BYTES_MAX: usize = 256 << 10;
-/// Deepest nesting of a JSON schema, objects and arrays.
+/// Maximum nesting of objects and arrays in a JSON schema.
 pub const SCHEMA_DEPTH_MAX: usize = 64;
-/// Most choices of a list of choices.
+/// Maximum number of choices in a list of choices.
 pub const CHOICES_MAX: usize = 1024;
 
 /// A grammar as a client writes it.
@@ -19,9 +19,9 @@ pub enum Source {
     JsonObject,
     /// The output is a JSON value that follows a JSON schema.
     JsonSchema(Value),
-    /// The output matches a regular expression, as a whole.
+    /// The whole output matches a regular expression.
     Regex(String),
-    /// The output is one of these texts.
+    /// The output is one of the listed texts.
     Choice(Vec<String>),
     /// The output follows a Lark grammar, from its rule `start`.
     Lark(String),
@@ -30,12 +30,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns a Lark or GBNF source, whichever the text is: rules of GBNF are defined by `::=`.
+    /// Returns a GBNF source if the text defines rules by `::=`, otherwise a Lark source.
     pub fn of_grammar(text: String) -> Source {
         if crate::is_gbnf(&text) { Source::Gbnf(text) } else { Source::Lark(text) }
     }
 
-    /// Returns the name of the form in metrics, logs and messages.
+    /// Returns the name of the source's form in metrics, logs and messages.
     pub fn form(&self) -> &'static str {
         match self {
             Source::JsonObject => "json_object",
@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// Returns the hash of the source and its form, and its size, bytes.
+    /// Returns a hash of the source and its form, and the size of the source, bytes.
     pub(crate) fn digest(&self) -> ([u8; 32], usize) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.form().as_bytes());
@@ -69,7 +69,7 @@ impl Source {
     /// Checks the size of the source.
     ///
     /// # Errors
-    /// [`GrammarError::TooLarge`] or, for a source without content, [`GrammarError::Invalid`].
+    /// [`GrammarError::TooLarge`], or [`GrammarError::Invalid`] for an empty list of choices.
     pub fn check_size(&self) -> Result<(), GrammarError> {
         let within = |what, size, unit, limit| match size > limit {
             true => Err(GrammarError::TooLarge { what, size, unit, limit }),
@@ -97,8 +97,8 @@ impl Source {
     }
 }
 
-/// Returns the number of nested objects and arrays of a JSON value. The nesting of a value that was read from JSON text
-/// is bounded by its reader.
+/// Returns the maximum nesting of objects and arrays in a JSON value. The recursion of this function is bounded for a
+/// value that was read from JSON text, because the reader of the text limits the nesting.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Sources that explode, recurse, are huge, never end or backtrack: each compiles or is refused within bounds of memory, and
-//! an output that follows it ends or goes on, without a panic.
+//! Tests of hostile sources, which explode, recurse, are huge, never end or backtrack. Each source is compiled or
+//! refused within a limit of memory, and an output that follows the source ends or goes on without a panic.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod common;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use tiercel_device::Clock;
 use tiercel_grammar::{STACK_BYTES, Source};
 
-/// Longest time for one source before the test takes it for a hang, s.
+/// Time for one source after which the test counts the source as a hang, s.
 const HANG_S: u64 = 120;
-/// Most memory of the whole test process, KiB.
+/// Maximum memory of the whole test process, KiB.
 const MEMORY_MAX_KIB: u64 = 3 << 20;
-/// Most tokens of an output.
+/// Maximum number of tokens of an output.
 const TOKENS: usize = 60;
 
 fn regexes() -> Vec<(String, Source)> {
@@ -123,7 +123,7 @@ fn gbnfs() -> Vec<(String, Source)> {
         .collect()
 }
 
-/// Returns a schema whose definitions are `d0` to `dN`, each made from a reference to the next one.
+/// Returns a schema with the definitions `d0` to `dN`. `body` makes each definition from a reference to the next one.
 fn chain(count: usize, body: impl Fn(Value) -> Value) -> Value {
     let mut definitions: Map<String, Value> = (0..count)
         .map(|n| (format!("d{n}"), body(json!({"$ref": format!("#/$defs/d{}", n + 1)}))))
@@ -201,7 +201,7 @@ fn two_levels() -> Value {
     json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 50}, "b": {"type": "array", "items": {"type": "number"}}}})
 }
 
-/// Returns the most memory that the process has had, KiB.
+/// Returns the peak memory of the process, KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,5 @@
-//! Outputs that follow a schema are valid, by a validator that shares no code with the grammar's compiler.
+//! Tests that outputs under a JSON schema are valid, according to a validator that shares no code with the grammar
+//! compiler.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod common;
@@ -7,12 +8,12 @@ use common::{Ending, grammars, random_output, schemas, with_stack};
 use serde_json::Value;
 use tiercel_grammar::{GrammarError, Source};
 
-/// Random outputs of each schema.
+/// Number of random outputs of each schema.
 const OUTPUTS: u64 = 6;
-/// Most tokens of a random output.
+/// Maximum number of tokens of a random output.
 const TOKENS: usize = 400;
 
-/// Counts of a run over all schemas.
+/// Counts of the results of all schemas.
 #[derive(Debug, Default)]
 struct Counts {
     supported: usize,
@@ -21,7 +22,8 @@ struct Counts {
     cut: usize,
 }
 
-/// Checks one output against its schema. A number beyond the floats is valid JSON, but the validator cannot read it.
+/// Checks one output against its schema. An output with a number beyond the range of floats passes unchecked, because
+/// such a number is valid JSON but the validator cannot read it.
 fn check(name: &str, schema: &Value, text: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(text).map_err(|error| format!("{name}: {error}"))?;
     let output: Value = match serde_json::from_str(text) {

@@ -20,7 +20,7 @@ impl Best {
         Best { log_sum_exp: numeric::log_sum_exp(row, max), top: top(row, k) }
     }
 
-    /// Returns the most likely tokens without those that cannot be chosen, because a constraint does not allow them.
+    /// Returns the most likely tokens, without tokens that the mask of a constraint excludes.
     fn likely(&self) -> impl Iterator<Item = &(TokenId, f32)> {
         self.top.iter().filter(|(_, logit)| *logit > f32::NEG_INFINITY)
     }

@@ -1,10 +1,10 @@
 //! Chooses the next token from a row of logits.
 //!
-//! Options apply in vLLM's order: logit bias, repetition penalty, frequency and presence penalty. Then tokens that the
-//! sequence's constraint does not allow are left out. The log-probabilities
-//! that a client asked for are computed after that. Then follows the greedy choice, or temperature, min-p,
-//! top-k, top-p and a draw. Min-p is relative to the best token. Top-p is a share of the weight that min-p and top-k
-//! left. Tokens of equal weight are ranked by id, the lower first.
+//! Options apply in vLLM's order: logit bias, repetition penalty, frequency penalty and presence penalty. Then the mask
+//! of the sequence's constraint excludes tokens. Then the log-probabilities that a client asked for are computed. The
+//! token is chosen last: by greedy decoding, or by temperature, min-p, top-k, top-p and a random draw. Min-p is
+//! relative to the most likely token. Top-p is a share of the weight that min-p and top-k left. Tokens of equal weight
+//! are ranked by id, the lower id first.
 //!
 //! A draw depends only on the logits and `(seed, output index)`. Other sequences in the batch and repeats of a step
 //! cannot change the text. An option that is off costs nothing. No option sorts the vocabulary.
@@ -49,8 +49,8 @@ impl Sampler {
         Sampler { params, vocab, penalties, constrained }
     }
 
-    /// Samples the output token number `output_index` (from 0) and overwrites the logits. If that output was sampled
-    /// before, its earlier token and all later tokens no longer count for penalties and for the constraint.
+    /// Samples output token number `output_index` (from 0) and overwrites the logits. If this output token was sampled
+    /// before, the earlier token and all later tokens no longer count for penalties and for the constraint.
     ///
     /// # Errors
     /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite; [`SeqFault::NoToken`] if the constraint of

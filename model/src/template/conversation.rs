@@ -1,4 +1,4 @@
-//! Conversations as chat templates get them: messages, tools and variables, all of them JSON.
+//! Conversations that chat templates render: messages, tools and variables, all of them JSON.
 
 use super::{functions, spelled_out};
 use serde_json::{Map, Value};
@@ -10,19 +10,19 @@ use serde_json::{Map, Value};
 /// | `role` | `system`, `developer`, `user`, `assistant` or `tool` |
 /// | `content` | text of the message |
 /// | `tool_calls` | calls of an assistant: objects with `id`, `type` and `function`, whose `arguments` are an object |
-/// | `tool_call_id`, `name` | of a tool's message: the call that it answers, and the name of the tool |
+/// | `tool_call_id`, `name` | of a tool's message: id of the answered call, and name of the tool |
 /// | `reasoning_content`, `reasoning` | reasoning of an assistant |
 pub type Message = Map<String, Value>;
 
-/// What a rendered conversation ends with.
+/// End of a rendered conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// The beginning of the assistant's answer.
+    /// The rendered conversation ends with the beginning of the assistant's answer.
     #[default]
     Open,
-    /// The end of the last message.
+    /// The rendered conversation ends with the end of the last message.
     Closed,
-    /// The text of the last message, so that the model continues the message.
+    /// The rendered conversation ends within the last message, after its text, so that the model continues the message.
     Continued,
 }
 
@@ -35,12 +35,12 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// Further variables of the chat template, such as `enable_thinking`.
     pub variables: Map<String, Value>,
-    /// What the rendered conversation ends with.
+    /// End of the rendered conversation.
     pub ending: Ending,
 }
 
 impl Conversation {
-    /// Returns a conversation of texts, given as pairs of role and text, without tools.
+    /// Creates a conversation of texts without tools, from pairs of role and text.
     pub fn of_texts(texts: &[(&str, &str)], ending: Ending) -> Conversation {
         let message = |(role, content): &(&str, &str)| text_message(role, (*content).to_owned());
         Conversation {
@@ -50,8 +50,9 @@ impl Conversation {
         }
     }
 
-    /// Returns a conversation of texts that says the same: tools, calls and results are spelled out in the form of the Hermes
-    /// models. Results have the role `result_role`; those that follow each other share a message if the role is `user`.
+    /// Returns an equivalent conversation of texts: tools, calls and results are written as text, in the form of the
+    /// Hermes models. Results become messages of the role `result_role`; consecutive results share one message if the
+    /// role is `user`.
     pub fn spelled_out(self, result_role: &str) -> Conversation {
         spelled_out::spelled_out(self, result_role, &functions::json)
     }
@@ -61,8 +62,8 @@ impl Conversation {
         self.messages.iter().map(|message| (text(message, "role"), text(message, "content")))
     }
 
-    /// Returns the number of bytes of the texts that nearly all templates write: contents of messages, tool calls and
-    /// tools.
+    /// Returns the number of bytes of the texts that nearly all chat templates write: contents of messages, tool calls
+    /// and tools.
     pub fn text_bytes(&self) -> usize {
         let of_message = |message: &Message| {
             ["content", "tool_calls"]
@@ -75,8 +76,8 @@ impl Conversation {
         messages + self.tools.iter().map(bytes).sum::<usize>()
     }
 
-    /// Returns the conversation with every text in it changed by `change`: names of JSON fields too, because clients
-    /// choose the names of parameters.
+    /// Returns the conversation with every text changed by `change`. Names of JSON fields are changed too, because
+    /// clients choose the names of parameters.
     pub(super) fn map_texts(&self, change: &impl Fn(&str) -> String) -> Conversation {
         let of_object = |object: &Map<String, Value>| {
             object.iter().map(|(name, value)| (change(name), map(value, change))).collect()
@@ -90,7 +91,7 @@ impl Conversation {
     }
 }
 
-/// Returns a message that is only a text.
+/// Returns a message that has only a role and a text.
 pub(super) fn text_message(role: &str, content: String) -> Message {
     let fields = [("role", Value::from(role)), ("content", Value::from(content))];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -101,7 +102,8 @@ pub(super) fn text<'a>(message: &'a Message, field: &str) -> &'a str {
     message.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the number of bytes of all texts in a JSON value, names of fields included.
+/// Returns the number of bytes of all texts in a JSON value, including the names of fields. Any other value counts as
+/// one byte.
 fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

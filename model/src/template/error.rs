@@ -7,13 +7,13 @@ use minijinja::Error;
 /// Errors of reading and compiling a chat template, of rendering a conversation with it, and of encoding the result.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The chat template cannot be used, whatever the messages are.
+    /// The chat template itself cannot be used, for example because it does not compile.
     #[error(
         "the model's chat template cannot be used: {0}; use /v1/completions, or have the template fixed"
     )]
     Template(String),
-    /// The chat template refused the messages of a conversation, took too long or wrote too much. This counts as the
-    /// client's fault.
+    /// The chat template refused the messages of a conversation, took too long or wrote too much. The server treats
+    /// this error as a mistake of the client.
     #[error("the model's chat template does not accept these messages: {0}")]
     Messages(String),
     /// The tokenizer, or a configuration file that belongs to the chat template, cannot be used.

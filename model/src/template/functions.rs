@@ -1,4 +1,4 @@
-//! Functions and filters that Hugging Face's renderer offers to chat templates, and minijinja does not.
+//! Functions and filters that Hugging Face's renderer offers to chat templates and that minijinja lacks.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind};
@@ -7,7 +7,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::io::{self, Write};
 use tiercel_device::Clock;
 
-/// Maximum indentation of JSON that a chat template writes, in spaces; a larger one is reduced to it.
+/// Maximum indentation of JSON that a chat template writes, spaces. A larger indentation is reduced to the maximum.
 const INDENT_MAX: usize = 16;
 
 /// Adds the functions and filters to an environment of chat templates.
@@ -19,7 +19,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
     environment.add_test("iterable", is_iterable);
 }
 
-/// Jinja test: as in Python, the value none is not iterable. minijinja takes it for an empty list.
+/// Jinja test `iterable`: as in Python, the value `none` is not iterable. minijinja treats `none` as an empty list.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
@@ -39,14 +39,14 @@ fn strftime_now(format: String) -> Result<String, Error> {
 /// Returns a value as JSON in one line, as the filter `tojson` writes it.
 pub(super) fn json(value: &serde_json::Value) -> String {
     let mut text = Vec::new();
-    // Writing to memory does not fail, and the names in a JSON value are texts.
+    // Writing to memory cannot fail, and the names in a JSON value are strings.
     let written = value.serialize(&mut Serializer::with_formatter(&mut text, Spaced));
     debug_assert!(written.is_ok(), "{written:?}");
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Jinja filter: writes a value as JSON like Python's `json.dumps(ensure_ascii=False)`. minijinja's own filter escapes
-/// for HTML.
+/// Jinja filter `tojson`: writes a value as JSON like Python's `json.dumps(ensure_ascii=False)`. minijinja's own filter
+/// escapes characters of HTML.
 fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     // Accept and ignore the option `ensure_ascii`, which some chat templates set: the JSON is never reduced to ASCII.

@@ -1,16 +1,17 @@
-//! Chat templates: render a conversation as one text, with the markup that the model was trained on.
+//! Chat templates: Jinja programs that render a conversation as one text, with the markup that the model was trained
+//! on.
 //!
-//! Templates are Jinja, written for Hugging Face's renderer. They come with the model, so they are programs of
-//! strangers. They run in minijinja with a limit on the executed instructions and on the written text. The memory that
-//! a template's values take meanwhile has no limit, and one instruction can double a text. So do not serve models of
-//! people whose programs you would not run.
+//! Chat templates are written for Hugging Face's renderer. They come with the model, so they are untrusted programs.
+//! minijinja runs a chat template with a limit on the executed instructions and on the written text. The memory of the
+//! template's values has no limit, and one instruction can double the length of a text. Therefore, do not serve models
+//! of people whose programs you would not run.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `source.rs` | reads the sources of a model's templates |
-//! | `functions.rs` | functions and filters that templates expect |
+//! | `source.rs` | reads the Jinja source of a model's chat templates |
+//! | `functions.rs` | functions and filters that chat templates expect |
 //! | `conversation.rs` | messages, tools and variables that are rendered |
-//! | `spelled_out.rs` | tools for templates that know none |
+//! | `spelled_out.rs` | tools for chat templates that know no tools |
 
 mod conversation;
 mod error;
@@ -34,14 +35,15 @@ use source::{CHATML, SOURCE_BYTES_MAX, Sources};
 use std::io::{self, Write};
 use tiercel_device::TokenId;
 
-/// Maximum number of minijinja instructions that one rendering of a chat template may execute; thousands of messages
-/// need fewer.
+/// Maximum number of minijinja instructions for one rendering of a chat template. A conversation of thousands of
+/// messages needs fewer instructions.
 const FUEL: u64 = 20_000_000;
 /// Maximum length of [`Prompt::tail`], characters.
 const TAIL_CHARS: usize = 64;
 
-/// Mark that ends a message which the model continues: a noncharacter, which Unicode reserves for use inside programs. A space
-/// follows the mark, which shows whether the template removes spaces at the end of a message.
+/// Mark at the end of a message that the model continues: a noncharacter, which Unicode reserves for use inside
+/// programs. A space follows the mark. If the rendered text lacks this space, the template removes spaces at the end of
+/// a message.
 const END_MARK: char = '\u{FDD1}';
 
 /// A rendered and encoded conversation.
@@ -49,12 +51,13 @@ const END_MARK: char = '\u{FDD1}';
 pub struct Prompt {
     /// Tokens of the rendered conversation.
     pub tokens: Vec<TokenId>,
-    /// Last characters of the rendered conversation, at most 64. They show whether the template has begun the answer, for
-    /// example with the tag that opens its reasoning.
+    /// Last characters of the rendered conversation, at most 64. The tail shows whether the template has begun the
+    /// answer, for example with the tag that opens reasoning.
     pub tail: String,
 }
 
-/// A model's compiled chat templates: one for all conversations, or a second one for those with tools.
+/// Compiled chat templates of a model: one template for all conversations, or a second template for conversations with
+/// tools.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -64,15 +67,16 @@ pub struct ChatTemplate {
     eos: String,
 }
 
-/// What must be known of a template's source before it is rendered.
+/// Properties of a chat template, which are read from its source.
 #[derive(Debug, Clone)]
 struct Facts {
     /// Name of the template in the environment.
     name: &'static str,
     source: String,
-    /// Whether the template writes tools. Tools are spelled out for a template that does not.
+    /// Whether the template writes tools. For a template that writes no tools, the tools are spelled out.
     knows_tools: bool,
-    /// Whether the template knows the role `developer`. The role becomes `system` for a template that does not.
+    /// Whether the template knows the role `developer`. For a template that does not know the role, `developer` becomes
+    /// `system`.
     knows_developer: bool,
 }
 
@@ -88,7 +92,8 @@ impl Facts {
 }
 
 impl ChatTemplate {
-    /// Reads the chat templates of a model. For a model without a template, uses ChatML and logs a warning.
+    /// Reads and compiles the chat templates of a model. A model without a template gets ChatML, and a warning is
+    /// logged.
     ///
     /// # Errors
     /// [`TemplateError`] for unreadable files, and for templates that are too long or do not compile.
@@ -111,7 +116,7 @@ impl ChatTemplate {
             CHATML.to_owned()
         });
         let mut environment = Environment::new();
-        // Configure minijinja like Hugging Face's renderer: its options, functions and filters.
+        // Configure minijinja like Hugging Face's renderer, with the same options, functions and filters.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TemplateError::Template(one_line(&error)))?);
         functions::add_to(&mut environment);
@@ -128,8 +133,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the Jinja source of the template for conversations with tools, if it writes tools. `None`: the model has no
-    /// such template, so that tools are spelled out in the form of the Hermes models.
+    /// Returns the Jinja source of the template for conversations with tools; `None` if this template writes no tools,
+    /// so that tools are spelled out in the form of the Hermes models.
     pub fn tools_source(&self) -> Option<&str> {
         let facts = self.facts(true);
         facts.knows_tools.then_some(&facts.source)
@@ -140,8 +145,8 @@ impl ChatTemplate {
         &self.default.source
     }
 
-    /// Renders a conversation and encodes it as tokens. A control token that is spelled in a text of the conversation is
-    /// encoded as its characters.
+    /// Renders a conversation and encodes the text as tokens. If a text of the conversation contains the name of a
+    /// control token, the name is encoded as ordinary text.
     ///
     /// # Errors
     /// The errors of [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
@@ -157,8 +162,8 @@ impl ChatTemplate {
         Ok(Prompt { tokens: tokenizer.encode_markup(&text)?, tail })
     }
 
-    /// Renders a conversation as text with markup. The text contains the beginning-of-text token if the template writes it,
-    /// so encode the text without adding special tokens.
+    /// Renders a conversation as text with markup. The text contains the beginning-of-text token if the template writes
+    /// this token, so encode the text without adding special tokens.
     ///
     /// # Errors
     /// [`TemplateError::Messages`] if the template raises an error, takes too long or writes too much.
@@ -190,7 +195,7 @@ impl ChatTemplate {
         if continued { cut_at_end_mark(rendered) } else { Ok(rendered) }
     }
 
-    /// Returns the template that renders conversations with tools, or those without tools.
+    /// Returns the properties of the template that renders conversations with or without tools.
     fn facts(&self, with_tools: bool) -> &Facts {
         self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default)
     }
@@ -212,8 +217,8 @@ fn add(
     Ok(Facts::new(name, source))
 }
 
-/// Returns the conversation in the form that the template can render: tools are spelled out for a template that knows
-/// none, and the role `developer` becomes `system` for a template that does not know it.
+/// Converts a conversation to the form that a template can render: tools are spelled out for a template that writes no
+/// tools, and the role `developer` becomes `system` for a template that does not know the role `developer`.
 fn suited(mut conversation: Conversation, facts: &Facts) -> Conversation {
     if !facts.knows_developer {
         for message in &mut conversation.messages {
@@ -233,8 +238,9 @@ fn suited(mut conversation: Conversation, facts: &Facts) -> Conversation {
     conversation
 }
 
-/// Cuts a rendered conversation at the mark that ends its last message. If the template has removed the space after the mark,
-/// it would have removed the spaces before it, so they go too.
+/// Cuts a rendered conversation at the mark that ends its last message. If the template has removed the space after the
+/// mark, the spaces before the mark are removed too, because the template would have removed these spaces without the
+/// mark.
 fn cut_at_end_mark(mut rendered: String) -> Result<String, TemplateError> {
     let at = rendered.rfind(END_MARK).ok_or_else(|| {
         let why = "the template does not write the last message, so that it cannot be continued";
@@ -248,7 +254,8 @@ fn cut_at_end_mark(mut rendered: String) -> Result<String, TemplateError> {
     Ok(rendered)
 }
 
-/// Writer that collects the rendered conversation and fails beyond the longest text that can be tokenized.
+/// Writer that collects the rendered conversation, and fails if the conversation is longer than the longest text that
+/// the tokenizer accepts.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {

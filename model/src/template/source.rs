@@ -1,4 +1,4 @@
-//! Reads the sources of chat templates from the files of a model.
+//! Reads the Jinja source of a model's chat templates from a GGUF file or a model directory.
 
 use super::TemplateError;
 use crate::gguf::GgufFile;
@@ -11,26 +11,25 @@ use std::path::Path;
 
 /// Maximum size of a chat template's source, bytes.
 pub(super) const SOURCE_BYTES_MAX: usize = 1 << 20;
-/// Name that a model gives its chat template for conversations with tools, if it has a second one for them.
+/// Name of a model's second chat template, which renders conversations with tools.
 const TOOL_USE: &str = "tool_use";
 
-/// The ChatML chat template, used for models without a template of their own. Most instruction-tuned models understand
-/// ChatML.
+/// ChatML chat template, for models without a chat template. Most instruction-tuned models understand ChatML.
 pub(super) const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
      message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
      {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// Sources of a model's chat templates.
+/// Jinja sources of a model's chat templates.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     /// Source of the chat template, if the model has one.
     pub(super) default: Option<String>,
-    /// Source of the chat template for conversations with tools, if the model has one of its own for them.
+    /// Source of the second chat template, which renders conversations with tools, if the model has one.
     pub(super) tool_use: Option<String>,
 }
 
 impl Sources {
-    /// Reads the sources of a model's chat templates.
+    /// Reads the Jinja source of a model's chat templates.
     pub(super) fn of(files: &ModelFiles) -> Result<Sources, TemplateError> {
         match files {
             ModelFiles::Gguf(path) => of_gguf(path),
@@ -50,8 +49,9 @@ fn of_gguf(path: &Path) -> Result<Sources, TemplateError> {
     })
 }
 
-/// Reads the chat templates of a model directory from `chat_template.jinja` and `additional_chat_templates`, or else from
-/// `tokenizer_config.json`. The latter holds a text, or a list of named texts.
+/// Reads the chat templates of a model directory from `chat_template.jinja` and `additional_chat_templates`, or else
+/// from `tokenizer_config.json`. The field `chat_template` of `tokenizer_config.json` is a text, or a list of named
+/// texts.
 fn of_dir(dir: &Path) -> Result<Sources, TemplateError> {
     if let Some(default) = of_file(&dir.join("chat_template.jinja"))? {
         let tool_use = dir.join("additional_chat_templates").join(format!("{TOOL_USE}.jinja"));
@@ -86,8 +86,9 @@ fn of_file(path: &Path) -> Result<Option<String>, TemplateError> {
     Ok(Some(source))
 }
 
-/// Returns a chat template's source with the tags `generation` and `endgeneration` replaced by an `if` that always holds.
-/// transformers marks the answers of the assistant by these tags for training, and renders what is between them.
+/// Returns a chat template's source in which an `if` that always holds replaces the tags `generation` and
+/// `endgeneration`. transformers uses these tags to mark the assistant's answers for training, and renders the text
+/// between the tags.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

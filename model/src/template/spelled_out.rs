@@ -1,12 +1,12 @@
-//! Tools for chat templates that know none: tools, calls and results are written as texts of ordinary messages, in the
-//! form of the Hermes models, which the Qwen models use too.
+//! Spells out tools for chat templates that know no tools: tools, calls and results become text of ordinary messages,
+//! in the form of the Hermes models, which the Qwen models use too.
 
 use super::conversation::{Conversation, Message, text, text_message};
 use serde_json::{Map, Value};
 
-/// Returns a conversation of texts that says the same as `conversation`, for a chat template that reads only `role` and
-/// `content`. Tools stand at the end of the system message, calls at the end of the assistant's text, and results of tools
-/// in messages of the role `result_role`.
+/// Converts `conversation` to an equivalent conversation of texts, for a chat template that reads only `role` and
+/// `content`. Tools go to the end of the system message, calls to the end of the assistant's text, and results of tools
+/// to messages of the role `result_role`.
 pub(super) fn spelled_out(
     conversation: Conversation,
     result_role: &str,
@@ -38,7 +38,7 @@ pub(super) fn spelled_out(
     Conversation { messages: out, tools: Vec::new(), variables, ending }
 }
 
-/// Returns a message with its tool calls written at the end of its text.
+/// Returns a message with its tool calls appended to its text.
 fn with_calls(mut message: Message, json: &dyn Fn(&Value) -> String) -> Message {
     if let Some(Value::Array(calls)) = message.remove("tool_calls") {
         for call in &calls {
@@ -48,7 +48,7 @@ fn with_calls(mut message: Message, json: &dyn Fn(&Value) -> String) -> Message 
     message
 }
 
-/// Appends a text to the content of a message, after `separator` if there is a content.
+/// Appends a text to the content of a message. If the content is not empty, `separator` comes before the text.
 fn append(message: &mut Message, separator: &str, more: &str) {
     let content = text(message, "content");
     let whole =

@@ -153,7 +153,7 @@ fn developers_are_system_messages_where_the_template_does_not_know_them() {
     assert_eq!(roles("{% if 'developer' in 'x' %}{% endif %}"), "developer user ");
 }
 
-/// The texts are those of transformers' `apply_chat_template` with `continue_final_message`.
+/// The expected texts come from transformers' `apply_chat_template` with `continue_final_message`.
 #[test]
 fn a_continued_message_ends_the_prompt() {
     let chat = template(CHATML).unwrap();

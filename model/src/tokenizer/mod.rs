@@ -140,7 +140,7 @@ impl Tokenizer {
         self.guard.protect(text)
     }
 
-    /// Returns the characters of a text whose parts have been [protected](Tokenizer::protect), as they were before.
+    /// Returns the characters of a text without the changes of [`Tokenizer::protect`].
     pub(crate) fn unprotected(text: &str) -> impl DoubleEndedIterator<Item = char> {
         text.chars().filter(|&c| c != BREAK)
     }
@@ -184,7 +184,8 @@ impl Tokenizer {
         self.vocab.is_special(token)
     }
 
-    /// Returns the tokens whose texts look like markup (`<...>` or `[...]`): id, text, and whether the token is special.
+    /// Returns the tokens whose texts look like markup (`<...>` or `[...]`): the id, the text, and whether the token is
+    /// special.
     pub fn markup(&self) -> impl Iterator<Item = (TokenId, &str, bool)> {
         (0..self.vocab.len() as TokenId).filter_map(|id| {
             let text = std::str::from_utf8(self.vocab.token_bytes(id)).ok()?;

@@ -12,7 +12,7 @@ pub struct StreamDecoder {
     vocab: Arc<Vocab>,
     characters: Utf8Decoder,
     skip_special: bool,
-    /// Special tokens that are not skipped.
+    /// Special tokens that the decoder does not skip, although it skips other special tokens.
     shown: Arc<[TokenId]>,
     strip_space: bool,
 }
@@ -30,7 +30,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Returns the decoder changed so that it does not skip these special tokens.
+    /// Returns this decoder with the change that it does not skip these special tokens.
     pub fn showing(self, shown: Arc<[TokenId]>) -> StreamDecoder {
         StreamDecoder { shown, ..self }
     }

@@ -1,4 +1,7 @@
-"""instructor: structured output by a tool and by a JSON schema, whole and streamed. Usage: instructor_client.py BASE_URL MODEL"""
+"""Tests instructor: structured output by a tool and by a JSON schema, whole and streamed.
+
+Usage: instructor_client.py BASE_URL MODEL
+"""
 
 import sys
 from importlib.metadata import version
@@ -17,7 +20,7 @@ class Person(BaseModel):
 
 
 ANN = Person(name="Ann", age=41)
-# For parts, instructor offers a function of another name.
+# For partial objects, instructor offers a function with the prefix `Partial` in its name.
 for mode, whole, partial in ((instructor.Mode.TOOLS, "Person", "PartialPerson"),
                              (instructor.Mode.JSON_SCHEMA, "JSON", "JSON")):
     client = instructor.from_openai(openai, mode=mode)

@@ -1,4 +1,7 @@
-"""LangChain: `with_structured_output` in all its methods, and an agent. Usage: langchain_client.py BASE_URL MODEL"""
+"""Tests LangChain: `with_structured_output` with all of its methods, and an agent.
+
+Usage: langchain_client.py BASE_URL MODEL
+"""
 
 import sys
 from importlib.metadata import version

@@ -1,10 +1,13 @@
-"""LiteLLM as a library with its provider `hosted_vllm`: tools, structured output, reasoning. Usage: litellm_client.py BASE_URL MODEL"""
+"""Tests LiteLLM as a library with its provider `hosted_vllm`: tools, structured output and reasoning.
+
+Usage: litellm_client.py BASE_URL MODEL
+"""
 
 import os
 import sys
 from importlib.metadata import version
 
-# LiteLLM otherwise fetches a table of prices when it is imported.
+# Without this variable, LiteLLM downloads a table of prices when it is imported.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm

@@ -1,4 +1,4 @@
-"""LiteLLM as a proxy before the server, used with openai-python. Usage: litellm_proxy.py BASE_URL MODEL"""
+"""Tests LiteLLM as a proxy between openai-python and the server. Usage: litellm_proxy.py BASE_URL MODEL"""
 
 import os
 import pathlib

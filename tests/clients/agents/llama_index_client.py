@@ -1,4 +1,4 @@
-"""LlamaIndex: a FunctionAgent, and structured output. Usage: llama_index_client.py BASE_URL MODEL"""
+"""Tests LlamaIndex: a FunctionAgent, and structured output. Usage: llama_index_client.py BASE_URL MODEL"""
 
 import asyncio
 import sys

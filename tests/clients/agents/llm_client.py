@@ -1,4 +1,4 @@
-"""llm: a chat with a tool and a schema. Usage: llm_client.py BASE_URL MODEL"""
+"""Tests llm: a chat with a tool, and a schema. Usage: llm_client.py BASE_URL MODEL"""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import tempfile
 from importlib.metadata import version
 
 BASE_URL, MODEL = sys.argv[1:]
-# The program's own settings are not read.
+# An empty folder keeps llm from reading the settings of the user.
 os.environ["LLM_USER_PATH"] = tempfile.mkdtemp()
 
 import llm

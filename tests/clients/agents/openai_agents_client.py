@@ -1,4 +1,5 @@
-"""openai-agents with its chat-completions model: an agent with a tool, structured output and a handoff, whole and streamed.
+"""Tests openai-agents with its chat-completions model: an agent with a tool, structured output and a handoff, whole and
+streamed.
 Usage: openai_agents_client.py BASE_URL MODEL"""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""openai-python: `parse`, the helpers of streams and tools. Usage: openai_python.py BASE_URL MODEL"""
+"""Tests openai-python: `parse`, and the helpers for streams and tools. Usage: openai_python.py BASE_URL MODEL"""
 
 import sys
 from typing import Literal

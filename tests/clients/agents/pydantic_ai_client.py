@@ -1,4 +1,4 @@
-"""pydantic-ai: an agent with a tool, structured output by a tool and by a schema, and a stream.
+"""Tests pydantic-ai: an agent with a tool, structured output by a tool and by a schema, and a stream.
 Usage: pydantic_ai_client.py BASE_URL MODEL"""
 
 import asyncio

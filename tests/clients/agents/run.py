@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Installs pinned versions of clients, and runs them unchanged against a server.
+"""Installs pinned versions of clients, and runs the unchanged clients against a server.
 
 Usage: run.py (--url BASE_URL | --program TIERCEL) [--fast] [CLIENT...]
 
-With --url, the server at BASE_URL (with `/v1`) must answer as `replies.toml` says. With --program, this script starts such a
-server: the mock device, with these replies. Each client is installed into a folder of its own below `target/agents`, whose name has
-a hash of the pins. --fast leaves out clients that take more than a minute to install. Without npm, the clients that need it do not
-run. Exits with 1 if a client fails.
+With --url, the server at BASE_URL (which ends with `/v1`) must answer with the replies of `replies.toml`. With
+--program, the script starts a server on the mock device with these replies. The packages of a client are installed into
+a folder below `target/agents`, whose name has a hash of the pinned versions. --fast leaves out clients that take more
+than a minute to install. Without npm, the clients that need npm do not run. The exit status is 1 if a client fails.
 """
 
 import argparse
@@ -24,9 +24,9 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = HERE.parents[2] / "target" / "agents"
-# Longest run of a client, and longest start of a server, s.
+# Maximum time of a client's run, and of a server's start, s.
 RUN_S, START_S = 300, 60
-# Python clients: name, file, and requirements if they are another client's.
+# Python clients: the name of each client, its script, and the name of its requirements file.
 PYTHON = {
     "openai-python": ("openai_python.py", "openai"),
     "instructor": ("instructor_client.py", "instructor"),
@@ -40,13 +40,13 @@ PYTHON = {
     "litellm-proxy": ("litellm_proxy.py", "litellm"),
 }
 NODE = {"openai-node": "openai_node.mjs", "ai-sdk": "ai_sdk.mjs", "editors": "editors.mjs"}
-# The packages of these have more than 500 MB.
+# Clients whose packages have more than 500 MB.
 SLOW = {"litellm", "litellm-proxy", "promptfoo"}
 ALL = [*PYTHON, *NODE, "promptfoo"]
 
 
 def installed(name, pins, install):
-    """Returns the folder of an installation that is complete; makes it with `install` if there is none."""
+    """Returns the folder of a complete installation; makes the folder with `install` if it is not complete."""
     digest = hashlib.sha256(pins + sys.version.encode()).hexdigest()[:16]
     folder = CACHE / f"{name}-{digest}"
     if not (folder / "complete").exists():
@@ -74,7 +74,7 @@ def python_command(name, url, model):
 
 
 def node_folder(name):
-    """Returns a folder with the packages of `name`/package.json and the other files of that folder."""
+    """Returns a folder with the packages of `name`/package.json and the other files of the folder `name`."""
     source = HERE / name
     pins = b"".join((source / file).read_bytes() for file in ("package.json", "package-lock.json")
                     if (source / file).exists())
@@ -113,7 +113,7 @@ def command_of(name, url, model):
 
 
 def run(name, url, model):
-    """Runs a client, prints what it says, and returns whether it passed."""
+    """Runs a client, prints the client's result, and returns whether the client passed."""
     command, environment = command_of(name, url, model)
     started = time.monotonic()
     try:
@@ -132,7 +132,7 @@ def run(name, url, model):
 
 
 class Server:
-    """The mock device with the replies of this folder, as a child process on a free port."""
+    """Server on the mock device with the replies of this folder, as a child process on a free port."""
 
     def __init__(self, program):
         with socket.socket() as one:

@@ -1,4 +1,4 @@
-"""smolagents: a ToolCallingAgent, whole and streamed. Usage: smolagents_client.py BASE_URL MODEL"""
+"""Tests smolagents: a ToolCallingAgent, whole and streamed. Usage: smolagents_client.py BASE_URL MODEL"""
 
 import sys
 from importlib.metadata import version

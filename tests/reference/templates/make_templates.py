@@ -2,9 +2,9 @@
 
     python3 -m pip install transformers==4.57.1 jinja2==3.1.6 && python3 make_templates.py
 
-Each template is in the style of the model family that it is named after. The beginning- and end-of-text
-tokens are those of ../tokenizer/hf_byte_level. With a folder as its argument, the program takes the templates of
-that folder, and writes expected.json there.
+Each template is in the style of the model family in its name. The beginning-of-text and end-of-text tokens come from
+../tokenizer/hf_byte_level. If the program has a folder as its argument, it renders the templates of this folder, and
+writes expected.json to this folder.
 """
 
 import itertools
@@ -94,7 +94,7 @@ def main():
         last = messages[-1]
         if ending == "continued" and (last["role"] != "assistant" or "tool_calls" in last):
             continue
-        # Templates that know no tools get them spelled out by the server; transformers would leave them out.
+        # The server spells out tools for templates that know no tools; transformers would leave the tools out.
         if not knows_tools and (tools or any(message["role"] == "tool" for message in messages)):
             continue
         case = {"template": path.name, "messages": messages, "tools": tools or [], "variables": variables, "ending": ending}

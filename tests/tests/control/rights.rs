@@ -160,8 +160,8 @@ fn a_key_may_tighten_its_targets_if_it_or_else_the_setting_says_so() {
             settings.engine.slo.standard.tpot_ms = Target::Ms(60_000.0);
             settings.engine.slo.requests_may_tighten = setting;
         });
-        // A step of the slow device takes 50 ms, so a stream with the tier's target is far ahead of it, and one with its
-        // own target of 1 ms is behind.
+        // A step of the slow device takes 50 ms. Therefore a stream with the tier's target is far ahead of its target,
+        // and a stream with its own target of 1 ms is behind.
         let body = json!({
             "prompt": "x", "max_tokens": 300, "ignore_eos": true, "stream": true, "slo_tpot_ms": 1,
         });

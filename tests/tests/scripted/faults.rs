@@ -1,5 +1,5 @@
-//! Tests of faults by script: what the client of a stream sees of a slow step, a failed step, lost copies, a full host pool
-//! and a lost device.
+//! Tests of timed faults: the effects of a slow step, a failed step, lost copies, a full host pool and a lost device on
+//! the client of a stream.
 
 use super::preempted::{long_text, preempt, replies};
 use super::{asks, start, streamed, toml};
@@ -15,7 +15,7 @@ fn faulty(faults: &str) -> TestServer {
     start(&replies(), |settings| settings.mock.faults_file = Some(path))
 }
 
-/// Streams the long text and checks that nothing of it is lost.
+/// Streams the long text, and checks that the client receives the whole text.
 fn long_stream(server: &TestServer) {
     let mut body = asks("Write");
     body["stream"] = json!(true);

@@ -1,5 +1,5 @@
-//! Tests of a server on a mock device with replies, with the real program: which reply answers, how it is streamed, and
-//! that neither preemption nor faults change it.
+//! Tests of the real program on a mock device with replies: which reply answers a request, how the reply is streamed,
+//! and that neither preemptions nor faults change the reply.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod faults;
@@ -60,8 +60,8 @@ fn start(replies: &NamedTempFile, adjust: impl FnOnce(&mut ServerSettings)) -> T
     })
 }
 
-/// Makes a server slow enough for a test to act between two tokens, with a device pool of 24 blocks of 16 tokens. Returns
-/// the file of the mock device's profile.
+/// Configures a server that is so slow that a test can act between two tokens, with a device pool of 24 blocks of 16
+/// tokens. Returns the file of the mock device's profile.
 fn slow_and_small(settings: &mut ServerSettings) -> NamedTempFile {
     let profile = toml(
         "name = \"small\"\nstep_base_us = 4000.0\ndecode_token_us = 1.0\nprefill_token_us = 1.0\n\

@@ -1,4 +1,4 @@
-//! Tests that a premium request preempts a background stream, and that the texts of both are those of the replies.
+//! Tests that a premium request preempts a background stream, and that both clients receive the texts of the replies.
 
 use super::{asks, slow_and_small, start, streamed, toml};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ pub(super) fn long_text() -> String {
     (0..45).map(|i| format!("line {i} of the text\n")).collect()
 }
 
-/// Writes replies: `long_text` to "Write", and "Urgent answer." to anything else.
+/// Writes a file with replies: `long_text` to "Write", and "Urgent answer." to any other message.
 pub(super) fn replies() -> NamedTempFile {
     let long = long_text();
     toml(&format!(

@@ -1,4 +1,5 @@
-//! Tests of recorded answers: a mock device with the recording of a server gives the same answers.
+//! Round-trip tests of `--record`: a mock server started with the recorded file gives the answers of the recorded
+//! server.
 
 use super::{REPLIES, asks, start, toml};
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use tempfile::TempDir;
 use tiercel_config::{KvElement, ServerSettings, Weights};
 use tiercel_tests::TestServer;
 
-/// Finish reason and text of an answer to a conversation.
+/// Returns the finish reason and the text of the answer to a conversation.
 fn answer(server: &TestServer, body: &Value) -> (String, String) {
     let response = server.post("/v1/chat/completions", body);
     assert_eq!(response.status, 200, "{}", response.text());

@@ -1,4 +1,4 @@
-//! The default model, whose chat template knows no tools, calls the functions that a request demands.
+//! Tests that the default model, whose chat template knows no tools, calls functions when the request requires calls.
 
 use crate::{ask, calls, question, tools};
 use serde_json::json;

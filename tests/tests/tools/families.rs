@@ -1,4 +1,5 @@
-//! Calls and reasoning as six families of models write them, on a mock device that answers with such texts.
+//! Tests of calls and reasoning in the dialects of six families of models, on a mock device whose replies are in these
+//! dialects.
 
 use crate::{ask, calls, question, server};
 use serde_json::{Value, json};
@@ -125,7 +126,7 @@ fn every_choice_has_calls_of_its_own() {
         assert_eq!(calls(choice), weather(&["Paris"]));
         tokens += choice["logprobs"]["content"].as_array().unwrap().len() as u64;
     }
-    // The end token of each choice is no part of its output.
+    // The end token of a choice does not count as output.
     assert_eq!(answer["usage"]["completion_tokens"], tokens, "{answer}");
     server.finish();
 }

@@ -1,5 +1,5 @@
-//! Tests of tools and reasoning through HTTP: calls of six families of models on a mock device with replies, and calls of the
-//! default model.
+//! Tests of tools and reasoning through HTTP: calls in the dialects of six families of models on a mock device with
+//! replies, and calls of the default model.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod default_model;
@@ -44,8 +44,8 @@ fn question(text: &str, extra: &Value) -> Value {
     body
 }
 
-/// Sends a request whole and streamed, checks that both answers have the same parts, and returns the whole answer's choice
-/// and usage.
+/// Sends a request twice, for a whole and for a streamed answer, and checks that both answers have the same parts.
+/// Returns the choice and the usage of the whole answer.
 fn ask(server: &TestServer, body: &Value) -> (Value, Value) {
     let whole = server.post("/v1/chat/completions", body);
     assert_eq!(whole.status, 200, "{}", whole.text());
@@ -66,7 +66,8 @@ fn ask(server: &TestServer, body: &Value) -> (Value, Value) {
     (whole["choices"][0].clone(), whole["usage"].clone())
 }
 
-/// Puts the chunks of a stream together, as clients do. Returns the choice, with "id" as the id of each call, and the usage.
+/// Joins the chunks of a stream to one answer, as clients do. Returns the choice and the usage. Every call in the
+/// choice has the id "id".
 fn collected(body: &[u8]) -> (Value, Value) {
     let mut events = events(body);
     assert_eq!(events.pop().as_deref(), Some("[DONE]"));

@@ -1,4 +1,4 @@
-//! Requests with tools: histories with calls, and what is refused.
+//! Tests of requests with tools: conversations that contain calls, and refused requests.
 
 use crate::{ask, question, server, tools};
 use serde_json::{Value, json};

@@ -52,8 +52,8 @@ impl Salt {
         Salt(salt)
     }
 
-    /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics. Whoever makes the
-    /// salts decides whether a tenant has the same label after a restart.
+    /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics. A tenant has the
+    /// same label after a restart if the tenant's salt is the same.
     pub fn label(self) -> String {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -98,8 +98,8 @@ impl State {
         }
     }
 
-    /// Appends a sampled token to its sequence, and ends the sequence if the token was its last. A stop token only ends
-    /// the sequence, as does the end of its constraint, and a sampling error fails its request.
+    /// Appends a sampled token to its sequence, and ends the sequence if the token was its last. A stop token and the
+    /// end of a constraint end the sequence without an appended token. A sampling error fails the sequence's request.
     fn accept(
         &mut self,
         seq: SeqId,
@@ -221,7 +221,7 @@ impl State {
     }
 }
 
-/// Returns the fault of the request whose sequence had a fault in a step.
+/// Converts the fault of a sequence in a step to the fault of the sequence's request.
 fn request_fault(fault: &SeqFault) -> RequestFault {
     match fault {
         SeqFault::NoToken(reason) => RequestFault::Constraint(reason.to_string()),

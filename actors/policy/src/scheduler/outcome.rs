@@ -6,7 +6,7 @@ use tiercel_device::{SeqId, Tier, Timestamp, TokenId, TokenLogprobs};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// The output is complete because a stop token was sampled, the HTTP side found a stop string, or the constraint of
-    /// the request allows nothing after the output.
+    /// the request allows no further token.
     Stop,
     /// The output has `max_tokens` tokens, or the sequence is as long as the model's context.
     Length,
@@ -65,7 +65,7 @@ pub enum RequestFault {
     /// The sampler could not use the model's output for the request.
     #[error("the model failed on this request: {0}")]
     Model(String),
-    /// The constraint of the request, for example its grammar, left no token to continue the output with.
+    /// The constraint of the request, for example its grammar, allows no token that could continue the output.
     #[error("{0}")]
     Constraint(String),
     /// A step with this request alone failed, after an earlier step with the request had failed; or the device was

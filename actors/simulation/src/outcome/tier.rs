@@ -20,12 +20,12 @@ pub struct TierOutcome {
     pub turned_away: u64,
     /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Number of requests whose clients left before their output was complete. Their latencies count as the time waited
-    /// until then.
+    /// Number of requests whose clients left before their output was complete. The time until the client left counts as
+    /// the latency of such a request.
     #[serde(default)]
     pub left: u64,
-    /// Number of requests that were still running at the end of the run. Their latencies count as the time waited until
-    /// then (a lower bound), and their TPOT is an estimate.
+    /// Number of requests that were still running at the end of the run. The time until the end of the run counts as
+    /// the latency of such a request (a lower bound), and the TPOT of such a request is an estimate.
     pub unfinished: u64,
     /// Number of completed requests that were preempted at least once.
     pub preempted: u64,
@@ -39,8 +39,8 @@ pub struct TierOutcome {
     pub max_gap_ms: Option<Summary>,
     /// Output tokens per second of simulated time that came within the measured window.
     pub output_tokens_per_s: f64,
-    /// Counts of the requests that met their target of each latency (TTFT, TPOT, end-to-end time), and of those that
-    /// met all of their targets. Present if the workload states targets for the tier or class.
+    /// Counts of the requests that met their target of each latency (TTFT, TPOT, end-to-end time), and of the requests
+    /// that met all of their targets. Present if the workload states targets for the tier or class.
     pub compliance: Option<Compliance>,
 }
 
@@ -52,7 +52,7 @@ impl TierOutcome {
     }
 }
 
-/// Returns a part of a whole, percent; 0 of nothing.
+/// Returns `part` as a percentage of `whole`; 0 if `whole` is 0.
 pub(super) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
@@ -76,7 +76,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a request of the workload, as it stands at the end of the run.
+    /// Adds a request of the workload with the request's state at `end`, the end of the run.
     pub(super) fn add(&mut self, workload: &Workload, record: &Record, end: Timestamp) {
         self.requests += 1;
         match record.ending {
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Adds the requests of another tier.
+    /// Adds the counts and latencies of another tier.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.requests += other.requests;
         self.completed += other.completed;
@@ -122,7 +122,7 @@ impl Tally {
         }
     }
 
-    /// Returns the outcome of the requests, under the name of their tier.
+    /// Converts the tally to the outcome of the tier or class with the name `tier`.
     pub(super) fn outcome(self, tier: &str, output_tokens_per_s: f64) -> TierOutcome {
         TierOutcome {
             tier: tier.to_owned(),

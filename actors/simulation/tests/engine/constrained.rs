@@ -1,4 +1,4 @@
-//! Tests that preemptions never change an output that follows a grammar.
+//! Tests that preemptions never change the output of a sequence that follows a grammar.
 
 use super::{prompt, settled, tiers, tight};
 use rand::rngs::SmallRng;
@@ -13,14 +13,16 @@ use tiercel_simulation::{Collected, Laboratory, collect, request, simulate};
 
 /// Token that ends an output.
 const END: TokenId = 300;
-/// Preemptions of each kind that a run must reach.
+/// Minimum number of swaps, and of recomputes, in all storms of a test.
 const PREEMPTIONS: u64 = 500;
-/// Storms after which a run without enough preemptions fails.
+/// Maximum number of storms in a test. A storm is a set of requests that are sent at random times to an engine with too
+/// little memory.
 const STORMS_MAX: u64 = 200;
-/// Requests of one storm.
+/// Number of requests in one storm.
 const REQUESTS: usize = 60;
 
-/// Returns grammars of every kind: some outputs end early, some never.
+/// Returns one or more constraints for each kind of source. Some constraints let outputs end early, some never force an
+/// end.
 fn constraints() -> Vec<Arc<dyn Constraint>> {
     let sources = [
         Source::Regex("([a-z]{2}[0-9]{1,3};)+".into()),
@@ -65,7 +67,7 @@ fn requests(seed: u64, constraints: &[Arc<dyn Constraint>]) -> Vec<Request> {
         .collect()
 }
 
-/// Returns the outputs of the requests, one after the other on an engine with enough memory.
+/// Runs the requests one after the other on an engine with enough memory, and returns their outputs.
 fn undisturbed(requests: &[Request]) -> Vec<Collected> {
     simulate(async |clock| {
         let engine = Laboratory::tiny(clock).start();
@@ -84,8 +86,8 @@ fn ending(output: &Collected) -> Option<FinishReason> {
     }
 }
 
-/// Sends the requests at random times to an engine with too little memory, and compares their outputs with those of
-/// undisturbed runs. Returns the numbers of swaps and of recomputes.
+/// Sends the requests at random times to an engine with too little memory, and compares their outputs with the outputs
+/// of undisturbed runs. Returns the numbers of swaps and of recomputes.
 fn storm(
     seed: u64,
     constraints: &[Arc<dyn Constraint>],

@@ -1,4 +1,4 @@
-//! Tests of scripted outputs of the mock device: preemption, failed steps and a slow host never show in them.
+//! Tests that preemptions, failed steps and a slow host never change the scripted outputs of the mock device.
 
 use super::{prompt, settled, tiers, tight};
 use rand::rngs::SmallRng;
@@ -12,7 +12,7 @@ use tiercel_simulation::{Laboratory, collect, request, simulate};
 /// Token that ends a scripted output.
 const END: TokenId = 250;
 
-/// Script with an output for every prompt, drawn from the tokens of the prompt.
+/// Script with an output for every prompt: random tokens whose seed depends on the prompt.
 #[derive(Debug)]
 struct Drawn;
 
@@ -26,8 +26,8 @@ impl MockScript for Drawn {
     }
 }
 
-/// Sends 60 random requests to an engine with little memory, and checks that each finished one has its scripted output.
-/// Requests of higher tiers preempt others.
+/// Sends 60 random requests to an engine with little memory, and checks that each finished request has its scripted
+/// output. Requests of higher tiers preempt requests of lower tiers.
 async fn scripted_storm(mut laboratory: Laboratory, seed: u64) -> EngineStatus {
     laboratory.device.script = Some(Arc::new(Drawn));
     let faulty = laboratory.device.faults.step_fails > 0.0;

@@ -124,7 +124,8 @@ impl WhatIf {
     }
 }
 
-/// Removes the folder if a signal ends this process. The simulation ends with this process.
+/// Makes a signal that ends this process remove `folder` first. The simulation is a child process that ends when this
+/// process ends.
 fn leave_nothing_behind(folder: PathBuf) -> std::io::Result<()> {
     at_signal(move |code| {
         // Ignore an error: the command may have removed the folder by itself meanwhile.

@@ -129,7 +129,7 @@ pub(super) enum Mode {
     Table,
     /// The list of keys is shown; the next key closes it.
     Help,
-    /// The table of tenants stands in place of that of requests.
+    /// The table of tenants is shown in place of the table of requests.
     Tenants,
     /// The view asks whether to make this change, which cannot be undone.
     Ask(Change),
@@ -267,7 +267,7 @@ impl Model {
         }
     }
 
-    /// Keys for requests do nothing while no request is shown.
+    /// Handles a key while the table of tenants is shown. Keys that select or change requests do nothing.
     fn tenants_key(&mut self, key: Key) -> Option<Command> {
         match key {
             Key::Letter('u') | Key::Escape => None,

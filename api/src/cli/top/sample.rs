@@ -26,7 +26,7 @@ pub(super) struct Sample {
     pub(super) tiers: Vec<TierRow>,
     /// The tenants with the most blocks, requests or device time.
     pub(super) tenants: Vec<TenantRow>,
-    /// Number of tenants; the rows may be fewer.
+    /// Number of all tenants; `tenants` may have fewer rows.
     pub(super) tenants_total: usize,
     pub(super) counters: Counters,
     /// Number of requests that match the filter; the rows may be fewer.
@@ -75,7 +75,7 @@ pub(super) struct Latency {
     pub(super) headroom: Option<f64>,
 }
 
-/// Live requests of a tenant, and what it used.
+/// Live requests of a tenant, and the tokens and device time that the tenant used.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct TenantRow {
@@ -88,14 +88,14 @@ pub(super) struct TenantRow {
     pub(super) used: Option<TenantUse>,
 }
 
-/// What a tenant used since the start of the server.
+/// Tokens and device time that a tenant used since the start of the server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct TenantUse {
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) device_s: f64,
-    /// Share of the device time of the last minute, 0 to 1.
+    /// Tenant's share of the device time of the last minute, 0 to 1.
     pub(super) recent_share: f64,
 }
 

@@ -45,8 +45,7 @@ pub(crate) struct LiveDocument<'a> {
     tiers: BTreeMap<&'static str, LiveTier>,
     /// Blocks of both pools: `device` and `host`.
     pools: BTreeMap<&'static str, LivePool>,
-    /// The tenants that hold the most blocks, then those with the most live requests, then those that used the most device
-    /// time; at most 16.
+    /// The first 16 tenants in this order: most blocks held, then most live requests, then most device time used.
     tenants: Vec<LiveTenant>,
     /// Number of tenants that have live requests or an account.
     tenants_total: usize,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `document` | the document, and how it is kept small |
 //! | `tiers` | numbers of requests, blocks and latencies by tier |
-//! | `tenants` | what the tenants with the most requests and memory have, and what they used |
+//! | `tenants` | live requests, memory and usage of the tenants with the most memory, requests and usage |
 //! | `rows` | the requests that are shown, with their moments |
 
 mod document;

@@ -1,4 +1,4 @@
-//! What tenants have in the engine and what they used, for live views.
+//! Live requests, memory and usage of tenants, for live views.
 
 use serde::Serialize;
 use std::collections::HashMap;
@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 /// Most tenants in a document.
 const TENANTS_MAX: usize = 16;
 
-/// Live requests of a tenant, the memory that they have, and what the tenant used. A choice counts as a request.
+/// Live requests of a tenant, the memory that these requests hold, and the usage of the tenant. A choice counts as a
+/// request.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct LiveTenant {
     /// Name of the tenant.
@@ -18,8 +19,8 @@ pub(crate) struct LiveTenant {
     tenant: Arc<str>,
     #[serde(flatten)]
     live: LiveUse,
-    /// What the tenant used since the start of the server; null for a tenant without an account of its own, which all but
-    /// the first 64 tenants are.
+    /// Tokens and device time that the tenant used since the start of the server. Null for a tenant without an account
+    /// of its own; only the first 64 tenants have accounts of their own.
     #[schema(required)]
     used: Option<Used>,
 }
@@ -54,7 +55,7 @@ impl LiveUse {
     }
 }
 
-/// What a tenant used since the start of the server, in all tiers.
+/// Tokens and device time that a tenant used since the start of the server, in all tiers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 struct Used {
     /// Prompt tokens of choices that have started.
@@ -62,7 +63,7 @@ struct Used {
     output_tokens: u64,
     /// Device time, s.
     device_s: f64,
-    /// Share of the device time of the last minute, 0 to 1.
+    /// Tenant's share of the device time of the last minute, 0 to 1.
     recent_share: f64,
 }
 
@@ -77,8 +78,8 @@ impl Used {
     }
 }
 
-/// Returns the tenants that hold the most blocks, then those with the most live requests, then those that used the most
-/// device time; and the number of all tenants with live requests or an account. `name` tells the name of a tenant.
+/// Returns the first tenants in this order: most blocks held, then most live requests, then most device time used. Also
+/// returns the number of all tenants with live requests or an account. `name` returns the name of a tenant.
 pub(super) fn tenants(
     snapshot: &Snapshot,
     usage: &UsageReport,

@@ -1,4 +1,4 @@
-//! Budget of thinking tokens: a constraint that makes a model end its reasoning.
+//! Budget of reasoning tokens: a constraint that makes a model end its reasoning.
 
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
@@ -6,27 +6,28 @@ use crate::text::Forms;
 use std::sync::Arc;
 use tiercel_device::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
 
-/// Field of a chat request with the budget, as vLLM names it.
+/// Field of a chat request that states the budget. The name of the field is vLLM's.
 const FIELD: &str = "thinking_token_budget";
 
-/// Constraint on an output that may begin with reasoning: after `budget` tokens of reasoning, only the tag that ends it may
-/// come. Before and after the reasoning, and within the budget, another constraint holds if there is one.
+/// Constraint that limits the reasoning of an output: after `budget` tokens of reasoning, the only allowed token is the
+/// tag that closes the reasoning. At all other positions, the allowed tokens are those of the other constraint `other`,
+/// or all tokens without such a constraint.
 #[derive(Debug, Clone)]
 pub(crate) struct ThinkingBudget {
     other: Option<Arc<dyn Constraint>>,
-    /// Token of the tag that begins the reasoning; `None` if the prompt has begun it.
+    /// Token of the tag that opens the reasoning; `None` if the prompt has opened the reasoning.
     open: Option<TokenId>,
-    /// Token of the tag that ends the reasoning.
+    /// Token of the tag that closes the reasoning.
     close: TokenId,
     budget: u32,
     vocab_size: u32,
 }
 
 impl ThinkingBudget {
-    /// Reads the budget of a chat request, if it states one.
+    /// Reads the budget of a chat request, if the request states a budget.
     ///
     /// # Errors
-    /// 400 for a budget of the wrong form, and for a model whose reasoning has no tags that are single tokens.
+    /// 400 for a budget that is no whole number, and for a model whose reasoning tags are not single tokens.
     pub(crate) fn read(
         body: &Fields<'_>,
         (forms, vocab_size): (&Forms, u32),
@@ -45,7 +46,7 @@ impl ThinkingBudget {
         }
     }
 
-    /// Returns the budget of an output whose prompt has begun the reasoning (`open`) or has not.
+    /// Returns the budget for the output of a prompt. `open` says whether the prompt has opened the reasoning.
     pub(crate) fn of_prompt(self, open: bool) -> ThinkingBudget {
         ThinkingBudget { open: self.open.filter(|_| !open), ..self }
     }
@@ -129,7 +130,7 @@ mod tests {
         read(json!({FIELD: tokens}), Some(ReasoningDialect::Think)).unwrap().unwrap()
     }
 
-    /// Returns the number of tokens that may come after each of these tokens.
+    /// Returns the number of allowed tokens at the start and after each token of `tokens`.
     fn choices(of: &ThinkingBudget, tokens: &[TokenId]) -> Vec<usize> {
         let mut state = of.start();
         let mut choices = vec![state.mask().unwrap().count()];

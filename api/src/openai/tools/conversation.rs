@@ -1,4 +1,4 @@
-//! Reads the conversation that the chat template renders: messages, tools, variables, and what the prompt ends with.
+//! Reads the conversation that the chat template renders: messages, tools, variables, and the ending of the prompt.
 
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
@@ -7,7 +7,7 @@ use crate::openai::tools::Offer;
 use crate::openai::tools::variables::variables;
 use tiercel_model::template::{Conversation, Ending, Message};
 
-/// Reads the conversation of a request with these tools.
+/// Reads the conversation of a request that offers the tools in `offer`.
 pub(crate) fn conversation(body: &Fields<'_>, offer: &Offer) -> Result<Conversation, ApiError> {
     let messages = messages::read(body)?;
     let ending = ending(body, messages.last())?;

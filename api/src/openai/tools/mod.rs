@@ -2,13 +2,13 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `budget.rs` | budget of thinking tokens |
+//! | `budget.rs` | budget of reasoning tokens |
 //! | `conversation.rs` | reads the conversation that the chat template renders |
 //! | `offer.rs` | reads the tools of a request, and which of them the model may or must call |
 //! | `variables.rs` | reads the variables of the chat template, such as those that turn reasoning on and off |
 //! | `parsing.rs` | splits the text of an answer into content, reasoning and calls |
 //! | `rules.rs` | grammars of answers that may have calls or reasoning |
-//! | `schemas.rs` | what the OpenAPI document says of all this |
+//! | `schemas.rs` | OpenAPI schemas of the fields for tools and reasoning |
 
 mod budget;
 mod conversation;

@@ -15,13 +15,13 @@ const MAX_BYTES: usize = 256 << 10;
 /// Deepest nesting of objects and arrays in the schema of a function's parameters.
 const MAX_DEPTH: usize = 32;
 
-/// Which calls an answer must have.
+/// Calls that a request demands in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Demand {
     /// The model decides whether it calls functions.
     #[default]
     Auto,
-    /// The answer consists of calls: at least one of any callable function.
+    /// The answer consists of one or more calls of any callable functions.
     Required,
     /// The answer is one call of the one callable function.
     Named,
@@ -30,11 +30,12 @@ pub(crate) enum Demand {
 /// The tools that a request offers to the model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Offer {
-    /// Tools for the chat template, in the form of OpenAI's API. Empty if the request has none or forbids calls.
+    /// Tools for the chat template, in the form of OpenAI's API. Empty if the request has no tools or forbids calls.
     pub(crate) listed: Vec<Value>,
-    /// Functions that the model may call; some or all of the listed ones.
+    /// Functions that the model may call: some or all of the functions in `listed`.
     pub(crate) callable: Tools,
-    /// Names of the functions with `strict`, whose schemas calls must follow even if the model decides freely.
+    /// Names of the functions with `strict: true`. Calls of these functions follow their schemas even with
+    /// [`Demand::Auto`], if the dialect allows such a grammar.
     pub(crate) strict: BTreeSet<String>,
     pub(crate) demand: Demand,
     /// Whether an answer may have several calls.
@@ -85,7 +86,7 @@ impl Offer {
     }
 }
 
-/// Refuses the fields `functions` and `function_call`, which came before `tools`.
+/// Refuses the fields `functions` and `function_call`, which are older than the field `tools`.
 fn refuse_functions(body: &Fields<'_>) -> Result<(), ApiError> {
     let given = body.array("functions")?.is_some_and(|functions| !functions.is_empty());
     let forbidden = body.get("function_call").and_then(Value::as_str) == Some("none");
@@ -98,7 +99,7 @@ fn refuse_functions(body: &Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-/// Reads a tool. Returns it as the chat template gets it, and its function.
+/// Reads a tool. Returns the tool in the form that the chat template gets, and the tool's function.
 fn tool(value: &Value, index: usize) -> Result<(Value, Tool), ApiError> {
     let fields = Fields::at(value, format!("tools[{index}]"))?;
     match fields.string("type")? {
@@ -117,8 +118,8 @@ fn tool(value: &Value, index: usize) -> Result<(Value, Tool), ApiError> {
     if let Some(schema) = parameters {
         check_schema(schema, &function.path("parameters"))?;
     }
-    // Leave out `strict`, which is about the server and not for the model. A function without a schema gets the empty one,
-    // because some templates read the schema without asking for it.
+    // Leave out `strict`, which concerns the server and not the model. Give a function without a schema the empty
+    // schema, because some templates read the schema without a check that the schema exists.
     let mut shown: Map<String, Value> = function
         .all()
         .filter(|(name, value)| *name != "strict" && !value.is_null())
@@ -167,8 +168,8 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Reads the field `tool_choice`. Returns what the answer must call and the functions that it may call, of `all` functions
-/// of the request; `None` if the answer may call none.
+/// Reads the field `tool_choice`. Returns the demand for calls, and the functions that the model may call, out of `all`
+/// functions of the request. Returns `None` if the request forbids calls or has no functions.
 fn choice(body: &Fields<'_>, all: Vec<Tool>) -> Result<Option<(Demand, Vec<Tool>)>, ApiError> {
     const FORMS: &str = "\"none\", \"auto\", \"required\", or an object that names functions";
     let Some(value) = body.get("tool_choice") else {

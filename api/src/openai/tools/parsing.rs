@@ -1,4 +1,4 @@
-//! Splits the text of an answer into content, reasoning and tool calls while it arrives.
+//! Splits the text of an answer into content, reasoning and tool calls while the text arrives.
 
 use crate::http::ApiError;
 use crate::openai::structured::Rule;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use tiercel_device::TokenId;
 use tiercel_dialect::{Dialects, Parser, Piece, ReasoningDialect, ToolDialect};
 
-/// Part of an answer, as clients get it.
+/// Part of an answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Text of the answer; never empty.
     Content(String),
     /// Text of the model's reasoning; never empty.
     Reasoning(String),
-    /// A call of a function begins.
+    /// Beginning of a call of a function.
     Call {
         /// Number of the call in the answer, from 0.
         index: u32,
-        /// Id of the call, by which the result of the tool names it.
+        /// Id of the call. The message with the function's result repeats the id.
         id: String,
         /// Name of the function.
         name: String,
@@ -32,19 +32,19 @@ pub(crate) enum Part {
     },
 }
 
-/// How the answers to a request are split into parts; the same for all of its choices.
+/// Rules for splitting the answers to a request into parts. All choices of a request have the same rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Parsing {
     dialects: Dialects,
     offer: Offer,
     shown: Arc<[TokenId]>,
-    /// Whether the prompt has closed the reasoning, so that the answer shall have none.
+    /// Whether the prompt has closed the reasoning, so that the answer has no reasoning.
     closed: bool,
 }
 
 impl Parsing {
-    /// Returns how the answers to a request with these tools are split, whose rendered prompt ends with `tail`. `None` if the
-    /// answers are only content.
+    /// Returns the rules for splitting the answers to a request that offers the tools in `offer`. The rendered prompt
+    /// of the request ends with `tail`. Returns `None` if the answers are only content.
     pub(crate) fn new(model: &Forms, offer: Offer, tail: &str) -> Option<Parsing> {
         let tools = model.tools.filter(|_| offer.is_open());
         let reasoning_open = model.reasoning.is_some_and(|dialect| dialect.is_open(tail));
@@ -56,10 +56,11 @@ impl Parsing {
         (!nothing).then(|| Parsing { dialects, offer, shown: shown.clone(), closed })
     }
 
-    /// Returns the grammar of the answers; `stated` is the one that the request states for their content.
+    /// Returns the grammar of the answers. `stated` is the grammar that the request states for the content of the
+    /// answers.
     ///
     /// # Errors
-    /// 400 if the request's grammar cannot stand beside its tools or the model's reasoning.
+    /// 400 if the request's grammar cannot be combined with the request's tools or the model's reasoning.
     pub(crate) fn rule(
         &self,
         stated: Option<Rule>,
@@ -75,7 +76,8 @@ impl Parsing {
         self.dialects.reasoning_open
     }
 
-    /// Special tokens that the parser must see in the text of an answer, because they mark calls or reasoning.
+    /// Returns the special tokens that the decoder must show to the parser, because these tokens mark calls or
+    /// reasoning.
     pub(crate) fn shown(&self) -> &Arc<[TokenId]> {
         &self.shown
     }
@@ -95,7 +97,7 @@ impl Parsing {
     }
 }
 
-/// Parser of one answer, which also counts its calls and the tokens of its reasoning.
+/// Parser of one answer. The parser also counts the calls and the reasoning tokens of the answer.
 #[derive(Debug)]
 pub(crate) struct AnswerParser {
     parser: Parser,
@@ -103,22 +105,23 @@ pub(crate) struct AnswerParser {
     parallel: bool,
     /// Whether the last part was reasoning.
     in_reasoning: bool,
-    /// Tokens since the last part: it is not known yet whether they are reasoning.
+    /// Number of tokens since the last piece. The next piece shows whether these tokens are reasoning.
     undecided_tokens: u32,
     reasoning_tokens: u32,
     complete_calls: u32,
-    /// Whether the answer ended with its only allowed call, so that what follows is no part of it.
+    /// Whether the answer has ended with the only call that the request allows. Text after this call is no part of the
+    /// answer.
     ended: bool,
 }
 
 impl AnswerParser {
-    /// Counts an output token. To be called before the token's text is pushed.
+    /// Counts an output token. The caller counts a token before it pushes the token's text.
     pub(crate) fn token(&mut self) {
         self.undecided_tokens += 1;
     }
 
-    /// Takes more text of the answer. Returns the parts that are certain with it, and whether the answer is complete: after
-    /// the first call, if the request allows only one.
+    /// Takes more text of the answer. Returns the parts that are certain after this text, and whether the answer is
+    /// complete. An answer to a request that allows only one call is complete after the first call.
     pub(crate) fn push(&mut self, text: &str) -> (Vec<Part>, bool) {
         let pieces = self.parser.push(text);
         self.parts(pieces)
@@ -142,7 +145,7 @@ impl AnswerParser {
         self.complete_calls > 0
     }
 
-    /// Returns the number of output tokens of the reasoning, tags included where they come before reasoning.
+    /// Returns the number of output tokens of the reasoning. The tokens of a tag that opens the reasoning count too.
     pub(crate) fn reasoning_tokens(&self) -> u32 {
         self.reasoning_tokens
     }
@@ -170,7 +173,8 @@ impl AnswerParser {
         (parts, false)
     }
 
-    /// Counts the tokens since the last piece as those of a piece which is reasoning or not.
+    /// Counts the tokens since the last piece as tokens of the next piece. `reasoning` says whether the next piece is
+    /// reasoning.
     fn count(&mut self, reasoning: bool) {
         let tokens = std::mem::take(&mut self.undecided_tokens);
         if reasoning {
@@ -180,7 +184,7 @@ impl AnswerParser {
     }
 }
 
-/// Returns a new id of a call. Mistral's chat templates take ids of nine letters and digits only.
+/// Returns a new id for a call. Mistral's chat templates accept only ids of nine letters and digits.
 fn call_id(dialect: Option<ToolDialect>) -> String {
     let random = format!("{:032x}", rand::random::<u128>());
     match dialect {
@@ -209,7 +213,8 @@ mod tests {
         Parsing::new(&forms, offer, tail).unwrap()
     }
 
-    /// Parses a text whose tokens are its characters. Returns the parts, and how many characters were taken.
+    /// Parses a text in which each character is a token. Returns the parts, and the number of characters that were
+    /// parsed.
     fn parse(parser: &mut AnswerParser, text: &str) -> (Vec<Part>, usize) {
         let mut parts = Vec::new();
         for (taken, character) in text.chars().enumerate() {

@@ -8,15 +8,19 @@ use tiercel_dialect::grammar::{self, Output};
 use tiercel_dialect::{Dialects, Tool, ToolDialect, Tools};
 use tiercel_grammar::Source;
 
-/// Returns the grammar of the answers to a request that offers these tools; `stated` is the grammar that the request states
-/// for the content of answers.
+/// Returns the grammar of the answers to a request that offers the tools in `offer`. `stated` is the grammar that the
+/// request states for the content of the answers.
 ///
-/// An answer that must have calls follows the schemas of all functions. An answer that may have calls follows those of the
-/// functions with `strict`, and has no grammar if there are none. A stated grammar holds for what comes after the reasoning,
-/// and an answer with calls need not follow it. A stated grammar that cannot stand after reasoning lets the answer have none.
+/// A demanded call follows the schema of its function, with or without `strict`. If the model decides whether it calls
+/// functions, only calls of functions with `strict` follow their schemas. Without such functions the answer then has no
+/// grammar. The answer has no grammar either if calls of the dialect need no opening text and the vocabulary has no
+/// special token that opens calls. A stated grammar applies to the text after the reasoning, and an answer that
+/// consists of calls need not follow a stated grammar. If a stated grammar cannot be combined with reasoning, the
+/// answer has no reasoning.
 ///
 /// # Errors
-/// 400 if the request states a grammar and demands calls, or states one that cannot stand beside calls or reasoning.
+/// 400 if the request states a grammar and demands calls, or if the stated grammar cannot be combined with calls or
+/// reasoning.
 pub(crate) fn rule(
     stated: Option<Rule>,
     offer: &Offer,
@@ -69,7 +73,7 @@ fn of_calls(offer: &Offer, output: &Output<'_>) -> Option<Rule> {
     Some(Rule { source: Source::Lark(source), param: param.to_owned() })
 }
 
-/// Returns the callable functions, those without `strict` without their schemas.
+/// Returns the callable functions. The schemas of functions without `strict` are left out.
 fn loose(offer: &Offer) -> Tools {
     let loose = |tool: &Tool| {
         let parameters = tool.parameters.clone().filter(|_| offer.strict.contains(&tool.name));
@@ -78,7 +82,8 @@ fn loose(offer: &Offer) -> Tools {
     Tools::new(offer.callable.iter().map(loose).collect())
 }
 
-/// Returns the body of a Lark rule for a grammar; `None` for a grammar of several rules.
+/// Returns the body of a Lark rule for a JSON schema or a list of choices. Returns `None` for a regular expression, a
+/// Lark grammar or a GBNF grammar.
 fn rule_body(source: &Source) -> Option<String> {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     match source {

@@ -1,4 +1,4 @@
-//! What the OpenAPI document says of tools and reasoning in requests.
+//! OpenAPI schemas of the fields of tools and reasoning in requests, and of messages.
 
 use crate::document::schema::{
     ANY_NUMBER, Property, any, any_of, array, flag, object, text, text_of, word,
@@ -10,7 +10,7 @@ use crate::openai::tools::variables::EFFORTS;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
-/// Returns the fields of a conversation beside its messages.
+/// Returns the fields of a conversation except its messages, with their schemas.
 pub(crate) fn of_conversation() -> Vec<Property> {
     let variables = any_object("Variables of the chat template, at most 64 and 64 KiB of JSON.");
     vec![
@@ -27,9 +27,12 @@ pub(crate) fn of_conversation() -> Vec<Property> {
         ("chat_template_kwargs", variables),
         (
             "reasoning_effort",
-            word(&EFFORTS, "Effort of reasoning, for chat templates that know it."),
+            word(&EFFORTS, "Effort of reasoning, for chat templates with this variable."),
         ),
-        ("enable_thinking", flag("Whether the model reasons, for chat templates that know it.")),
+        (
+            "enable_thinking",
+            flag("Whether the model reasons, for chat templates with this variable."),
+        ),
         (
             "add_generation_prompt",
             flag("Whether the prompt ends with the beginning of an answer; true by default."),
@@ -45,14 +48,14 @@ pub(crate) fn of_conversation() -> Vec<Property> {
             array(
                 any("Ignored."),
                 0..=ANY_NUMBER,
-                "Not supported: empty, or with a choice of `none`.",
+                "Not supported: an empty array, or `function_call` must be `none`.",
             ),
         ),
-        ("function_call", any("`none`, if there are `functions`.")),
+        ("function_call", any("`none`, if `functions` is not empty.")),
     ]
 }
 
-/// Returns the form of a message of a conversation.
+/// Returns the schema of a message of a conversation.
 pub(crate) fn message() -> RefOr<Schema> {
     let part = object(
         "Part of a text.",
@@ -60,7 +63,7 @@ pub(crate) fn message() -> RefOr<Schema> {
         vec![("type", word(&["text"], "Text.")), ("text", text("The text."))],
     );
     let refusal = object(
-        "Text of an assistant that refused.",
+        "Text with which the assistant refused.",
         2,
         vec![("type", word(&["refusal"], "Refusal.")), ("refusal", text("The text."))],
     );
@@ -70,20 +73,21 @@ pub(crate) fn message() -> RefOr<Schema> {
     let name = || ("name", text("Name of the speaker, or of the function that gave the result."));
     let others: Vec<&str> =
         ROLES.into_iter().filter(|role| !["assistant", "tool"].contains(role)).collect();
-    let said = vec![("role", word(&others, "Who speaks.")), ("content", content()), name()];
+    let said =
+        vec![("role", word(&others, "Role of the speaker.")), ("content", content()), name()];
     let answered = vec![
-        ("role", word(&["assistant"], "Who speaks.")),
+        ("role", word(&["assistant"], "Role of the speaker.")),
         ("content", content()),
         name(),
         ("tool_calls", array(call(), 0..=MAX_CALLS, "Calls of functions.")),
         ("reasoning_content", text("Reasoning of the model.")),
-        ("reasoning", text("The same; goes before `reasoning_content`.")),
+        ("reasoning", text("The same text; overrides `reasoning_content`.")),
     ];
     let result = vec![
-        ("role", word(&["tool"], "Who speaks.")),
+        ("role", word(&["tool"], "Role of the speaker.")),
         ("content", content()),
         name(),
-        ("tool_call_id", text("Id of the call that this is the result of.")),
+        ("tool_call_id", text("Id of the call whose result the message is.")),
     ];
     any_of(
         [
@@ -97,13 +101,13 @@ pub(crate) fn message() -> RefOr<Schema> {
 
 fn call() -> RefOr<Schema> {
     let arguments = any_of(
-        [text("JSON of an object."), any_object("The object itself.")],
+        [text("JSON of an object."), any_object("Arguments as an object.")],
         "Arguments of the call.",
     );
     let function = object(
         "Function that was called.",
         1,
-        vec![("name", text("Its name.")), ("arguments", arguments)],
+        vec![("name", text("Name of the function.")), ("arguments", arguments)],
     );
     object(
         "Call of a function.",
@@ -126,9 +130,7 @@ fn tool() -> RefOr<Schema> {
             ("parameters", any_object("JSON schema of the arguments, which are an object.")),
             (
                 "strict",
-                flag(
-                    "Whether calls must follow `parameters` even if the model decides freely whether it calls.",
-                ),
+                flag("Whether calls must follow `parameters` even with the `tool_choice` `auto`."),
             ),
         ],
     );
@@ -145,7 +147,7 @@ fn tool() -> RefOr<Schema> {
 fn choice() -> RefOr<Schema> {
     let word_of = word(&["none", "auto", "required"], "Whether the model must call a function.");
     let named = |about| {
-        let function = object("The function.", 1, vec![("name", text("Its name."))]);
+        let function = object("The function.", 1, vec![("name", text("Name of the function."))]);
         (about, function)
     };
     let (about, function) = named("The function that the model must call.");
@@ -156,7 +158,7 @@ fn choice() -> RefOr<Schema> {
     );
     let (about, function) = named("A function that the model may call.");
     let tool = object(about, 1, vec![("function", function)]);
-    let mode = word(&["auto", "required"], "Whether the model must call one of them.");
+    let mode = word(&["auto", "required"], "Whether the model must call one of the functions.");
     let tools = array(tool, 1..=MAX_TOOLS, "Functions that the model may call.");
     let allowed = object("Some of the tools.", 2, vec![("mode", mode), ("tools", tools)]);
     let some = object(

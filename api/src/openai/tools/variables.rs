@@ -15,9 +15,9 @@ pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high
 const RESERVED: [&str; 6] =
     ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
 
-/// Reads the variables of the chat template. The fields `reasoning_effort` and `enable_thinking` become variables of these
-/// names; an effort also sets `enable_thinking`, to false for the effort `none`. A variable in `chat_template_kwargs` goes
-/// before the field.
+/// Reads the variables of the chat template. The fields `reasoning_effort` and `enable_thinking` become variables of
+/// these names; an effort also sets `enable_thinking`, to false for the effort `none`. A variable in
+/// `chat_template_kwargs` overrides the variable of a field.
 pub(crate) fn variables(body: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut variables = Map::new();
     if let Some(effort) = body.string("reasoning_effort")? {

@@ -2,11 +2,11 @@
 //!
 //! Its KV memory holds fingerprints of token prefixes instead of keys and values. A step stores the fingerprints of the
 //! tokens that it "computes" and checks the fingerprints that it reads; copies move fingerprints between the pools. So
-//! a stale, lost, wrongly shared or half-copied block fails the step that reads the block. Tokens are hashes of their
-//! prefixes ([`MockOracle`]), so every stream can be checked, or the tokens of a script ([`MockScript`]). A step
-//! "computes" by sleeping for its modelled time ([`MockProfile`]) on the engine's [`Clock`], on the thread that opened
-//! the device, so the device behaves alike in simulated and in real time. The device injects faults by seed and at given
-//! steps and times ([`MockFaults`]).
+//! a stale, lost, wrongly shared or half-copied block fails the step that reads the block. The output tokens are the
+//! tokens of a script ([`MockScript`]), or else hashes of their prefixes ([`MockOracle`]), so that every stream can be
+//! checked. A step "computes" by sleeping for its modelled time ([`MockProfile`]) on the engine's [`Clock`], on the
+//! thread that opened the device, so the device behaves alike in simulated and in real time. The device injects faults
+//! at random from a seed, and at given steps and times ([`MockFaults`]).
 
 mod copier;
 mod drift;
@@ -75,7 +75,7 @@ pub struct MockOptions {
     /// as 1), and the end token is the last of them; it is sampled nowhere else. `None`: the device does not end
     /// outputs.
     pub end_token: Option<TokenId>,
-    /// Script with the outputs of certain prompts; all other outputs are made up. `None`: all outputs are made up.
+    /// Script with the outputs of certain prompts. All other outputs are made up. `None`: all outputs are made up.
     pub script: Option<Arc<dyn MockScript>>,
     /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,

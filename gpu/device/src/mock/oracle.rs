@@ -59,8 +59,8 @@ impl MockOracle {
         token
     }
 
-    /// Returns the token of the set `mask`, which is not empty, that a prefix with this fingerprint chooses: one that is
-    /// not reserved, if the set has any.
+    /// Returns the token that the mock device samples from the set `mask`, which is not empty, after a prefix with the
+    /// fingerprint `prefix`. A reserved token is sampled only if the set has no other tokens.
     pub(super) fn among(&self, prefix: u64, mask: &TokenMask) -> TokenId {
         let mut open = mask.clone();
         self.reserved.iter().for_each(|token| open.forbid(*token));

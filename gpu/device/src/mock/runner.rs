@@ -90,7 +90,7 @@ struct Engine {
     own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
-    /// Threads that compute the masks of constrained sequences while a step lasts.
+    /// Threads that compute the masks of constrained sequences while a step runs.
     masks: MaskThreads,
     /// The last step that failed, as long as steps are in flight that had been submitted when it failed.
     failed: Option<Failed>,

@@ -1,24 +1,23 @@
-//! Script of a mock device: outputs that the mock device gives for certain prompts, in place of made-up ones.
+//! Script of a mock device: the outputs that the mock device returns for certain prompts in place of made-up outputs.
 
 use super::oracle::MockOracle;
 use crate::TokenId;
 use std::fmt;
 use std::sync::Arc;
 
-/// Script of a mock device: says which prompts have an output of their own.
+/// Script of a mock device: a function from prompts to output tokens.
 pub trait MockScript: fmt::Debug + Send + Sync {
-    /// Returns the output tokens for a prompt, with the end token if the output ends by itself; `None` if the mock device
-    /// shall make the output up. The answer must depend on the prompt alone, so that preempted, repeated and parallel
+    /// Returns the output tokens for a prompt, with the end token if the output ends by itself; `None` if the mock
+    /// device makes the output up. The result must depend on the prompt alone, so that preempted, repeated and parallel
     /// sequences of one prompt have the same output.
     fn output(&self, prompt: &[TokenId]) -> Option<Arc<[TokenId]>>;
 }
 
-/// The scripted output of one sequence, and how far the sequence has followed it.
+/// Scripted output of one sequence, and the length of the part that the sequence has followed.
 #[derive(Debug)]
 pub(super) struct Part {
     output: Arc<[TokenId]>,
-    /// Number of output tokens of the sequence that are those of the script, counted from the first output token on up
-    /// to the first token that differs.
+    /// Length of the longest common prefix of the sequence's output and of the scripted output, tokens.
     followed: usize,
 }
 
@@ -27,22 +26,22 @@ impl Part {
         Part { output, followed: 0 }
     }
 
-    /// Takes note of output token number `i` (from 0) of the sequence.
+    /// Records output token number `i` (from 0) of the sequence.
     pub(super) fn heard(&mut self, i: usize, token: TokenId) {
         if self.followed == i && self.output.get(i) == Some(&token) {
             self.followed += 1;
         }
     }
 
-    /// Returns output token number `i` of the script; `None` behind the end of the script, and if an earlier output token
+    /// Returns output token number `i` of the script; `None` after the end of the script, or if an earlier output token
     /// of the sequence differs from the script.
     pub(super) fn token(&self, i: usize) -> Option<TokenId> {
         self.output.get(i).copied().filter(|_| self.followed >= i)
     }
 }
 
-/// Returns the token that the mock device itself wants to sample as output token number `i`, after a prefix with the
-/// fingerprint `prefix`: the token of the script, or a made-up token.
+/// Returns output token number `i` of a sequence without a constraint, after a prefix with the fingerprint `prefix`:
+/// the token of the script if there is one, otherwise a made-up token.
 pub(super) fn own_token(
     part: Option<&Part>,
     i: usize,

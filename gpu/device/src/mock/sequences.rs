@@ -14,7 +14,8 @@ pub(super) struct SequenceState {
     prompt_len: usize,
     /// Position and id of the end token of the sequence's output; `None` if the device does not end outputs.
     end: Option<(usize, TokenId)>,
-    /// Scripted output of the sequence, if the script of the mock device has one for its prompt.
+    /// Scripted output of the sequence; `None` if the mock device has no script, or the script has no output for the
+    /// prompt.
     part: Option<Part>,
     /// Prompt tokens and sampled tokens of the sequence.
     tokens: Vec<TokenId>,
@@ -37,7 +38,7 @@ pub(super) struct SequenceState {
     /// Number of most likely tokens whose log-probabilities the sequence asked for; `None` if it asked for no
     /// log-probabilities.
     pub(super) logprobs: Option<u8>,
-    /// Constraint of the sequence's output, if it has one.
+    /// Constrained output of the sequence; `None` for a sequence without a constraint.
     constrained: Option<ConstrainedOutput>,
 }
 
@@ -139,7 +140,7 @@ impl SequenceState {
         Ok(token)
     }
 
-    /// Returns the token at position `end` of a sequence without a constraint.
+    /// Returns the token at position `end` that the mock device samples without a constraint.
     fn wish(&self, end: usize, oracle: &MockOracle) -> TokenId {
         match self.end {
             Some((position, token)) if position == end => token,
@@ -147,9 +148,9 @@ impl SequenceState {
         }
     }
 
-    /// Draws the new token at position `end` of a constrained sequence: the token that the sequence would have without
-    /// its constraint, if the constraint allows it, otherwise one that the prefix chooses among the allowed tokens. From
-    /// the planned end of the output on, the end token is taken as soon as it is allowed.
+    /// Samples the new token at position `end` of a constrained sequence: the token that is sampled without a
+    /// constraint if the mask allows this token, otherwise a token of the mask that the prefix determines. From the
+    /// planned end of the output on, the end token is sampled as soon as the mask allows it.
     fn draw(&mut self, end: usize, oracle: &MockOracle) -> Result<TokenId, NoToken> {
         let wish = match self.end {
             Some((position, token)) if position <= end => token,

@@ -3,26 +3,27 @@
 use crate::{CopyDirection, StepId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Most timed faults of a mock device.
+/// Maximum number of timed faults of a mock device.
 const MAX_FAULTS: usize = 256;
 
 /// Fault that a mock device injects at a given step or time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MockTimedFault {
-    /// What happens.
+    /// Kind of the fault.
     pub kind: MockTimedFaultKind,
-    /// Number of the first step that the fault may hit, or during which a batch of copies must begin to be hit. Either this
-    /// or `at_s` is stated.
+    /// Number of the first step that the fault can hit; a fault of copies hits only batches that begin during or after
+    /// this step. Exactly one of `at_step` and `at_s` must be set.
     #[serde(default)]
     pub at_step: Option<StepId>,
-    /// Time since the start of the engine from which on the fault hits steps and copies that begin, s.
+    /// Time since the start of the engine, s. The fault hits only steps and batches of copies that begin at or after
+    /// this time.
     #[serde(default)]
     pub at_s: Option<f64>,
     /// Number of steps or batches of copies that the fault hits.
     #[serde(default = "once")]
     pub times: u32,
-    /// Time that a slow step takes in addition, ms.
+    /// Time by which a slow step is longer, ms.
     #[serde(default)]
     pub slow_ms: u64,
 }
@@ -31,7 +32,7 @@ fn once() -> u32 {
     1
 }
 
-/// What a timed fault does.
+/// Effect of a timed fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MockTimedFaultKind {
@@ -43,12 +44,12 @@ pub enum MockTimedFaultKind {
     LostCopy,
     /// A batch of copies to the host pool fails at once, as if the host pool had no room for the blocks.
     FullHost,
-    /// The device is lost for good: this step, all later ones and all copies that end later fail.
+    /// The device is lost for good: the current step, all later steps and all copies that end later fail.
     LostDevice,
 }
 
 impl MockTimedFault {
-    /// Returns the first field whose value is not allowed, with the value and what is allowed.
+    /// Returns the first field with a forbidden value: the name of the field, the value, and the allowed values.
     fn problem(&self) -> Option<(&'static str, String, &'static str)> {
         let slow = self.kind == MockTimedFaultKind::SlowStep;
         match (self.at_step, self.at_s) {
@@ -75,7 +76,8 @@ impl MockTimedFault {
     }
 }
 
-/// Returns the first field of a list of timed faults whose value is not allowed, with the value and what is allowed.
+/// Returns the first field with a forbidden value in a list of timed faults: the name, the value, and the allowed
+/// values.
 pub(super) fn problem(faults: &[MockTimedFault]) -> Option<(String, String, &'static str)> {
     if faults.len() > MAX_FAULTS {
         return Some((
@@ -90,11 +92,11 @@ pub(super) fn problem(faults: &[MockTimedFault]) -> Option<(String, String, &'st
     })
 }
 
-/// Timed faults of a mock device that are still to come.
+/// Timed faults of a mock device that have not hit as many times as they state.
 #[derive(Debug)]
 pub(super) struct TimedFaults {
     to_come: Vec<MockTimedFault>,
-    /// Step that the device began last.
+    /// Number of the step that began last.
     step: StepId,
 }
 
@@ -103,22 +105,24 @@ impl TimedFaults {
         TimedFaults { to_come: faults.to_vec(), step: StepId(0) }
     }
 
-    /// Takes note that a step begins.
+    /// Records that a step begins.
     pub(super) fn begin_step(&mut self, step: StepId) {
         self.step = step;
     }
 
-    /// Whether a fault of this kind hits the step that began last, or a batch of copies that begins now. Each hit counts.
+    /// Whether a fault of this kind hits the step that began last, or a batch of copies that begins now. The hit is
+    /// counted.
     pub(super) fn hits(&mut self, kind: MockTimedFaultKind, now: Timestamp) -> bool {
         self.hit(kind, now).is_some()
     }
 
-    /// Returns the time by which timed faults lengthen the step that began last, us.
+    /// Returns the time by which a timed fault lengthens the step that began last, us. The hit is counted.
     pub(super) fn slow_us(&mut self, now: Timestamp) -> u64 {
         self.hit(MockTimedFaultKind::SlowStep, now).map_or(0, |slow_ms| slow_ms * 1_000)
     }
 
-    /// Returns how a batch of copies that begins now fails, if a timed fault hits it: whether at once, without a copy.
+    /// Returns how a timed fault fails a batch of copies that begins now: `Some(true)` at once without copying,
+    /// `Some(false)` after the duration of the copies, `None` not at all.
     pub(super) fn fails_copy(&mut self, way: CopyDirection, now: Timestamp) -> Option<bool> {
         if way == CopyDirection::Out && self.hits(MockTimedFaultKind::FullHost, now) {
             return Some(true);
@@ -126,7 +130,8 @@ impl TimedFaults {
         self.hits(MockTimedFaultKind::LostCopy, now).then_some(false)
     }
 
-    /// Counts a hit of a fault of this kind, if one has come. Returns its `slow_ms`.
+    /// Counts a hit of the first due fault of this kind, and returns `slow_ms` of the fault; `None` if no such fault is
+    /// due.
     fn hit(&mut self, kind: MockTimedFaultKind, now: Timestamp) -> Option<u64> {
         let step = self.step;
         let due = |fault: &MockTimedFault| fault.kind == kind && fault.has_come(step, now);

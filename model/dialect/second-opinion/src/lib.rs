@@ -1,1 +1,1 @@
-//! Holds the test that compares parsers; see `tests/second_opinion.rs`.
+//! Crate without code. Its test compares the parsers of two projects; see `tests/second_opinion.rs`.

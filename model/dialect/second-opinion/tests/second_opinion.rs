@@ -1,4 +1,5 @@
-//! Crate `tool-parser` (of the Shepherd model gateway) reads the same transcripts. Where it differs, the test says why.
+//! Compares the parsers of `tiercel-dialect` with the crate `tool-parser` (of the Shepherd model gateway) on the same
+//! transcripts. `DIFFERENCES` lists the transcripts with different results, and the reasons.
 
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
@@ -13,7 +14,7 @@ use tiercel_dialect::ToolDialect;
 use tool_parser::ToolParser;
 use tool_parser::parsers::{LlamaParser, MistralParser, PythonicParser, QwenParser, QwenXmlParser};
 
-/// Cases in which the two differ, by the reason: dialect and name of the case.
+/// Cases in which the two parsers differ, by reason. A case is given as `dialect: name of the case`.
 const DIFFERENCES: &[(&str, &[&str])] = &[
     (
         "tool-parser gives the whole text back as content where the call is cut, ours the part of the call that there is",
@@ -99,7 +100,7 @@ const DIFFERENCES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What `tool-parser` makes of a text: its content, and names and arguments of its calls.
+/// Parses a text with `tool-parser`. Returns the content, and the names and arguments of the calls.
 fn theirs(dialect: ToolDialect, text: &str) -> (String, Vec<Value>) {
     let parser: Box<dyn ToolParser> = match dialect {
         ToolDialect::Hermes => Box::new(QwenParser::new()),
@@ -140,7 +141,7 @@ fn another_parser_finds_the_same_calls_but_for_listed_differences() {
         };
         let calls: Vec<Value> = calls.map(pair).collect();
         let theirs = theirs(dialect, &case.text);
-        // White space around calls is not compared.
+        // Whitespace around the content is not compared.
         if (ours.content.trim(), &calls) != (theirs.0.trim(), &theirs.1) {
             found.insert(format!("{dialect}: {}", case.name), theirs);
         }

@@ -1,9 +1,9 @@
-//! Grammars (Lark, in the syntax of llguidance) under which a model writes calls that its dialect's parser reads and whose
-//! arguments follow the functions' schemas.
+//! Grammars of model outputs with calls, in llguidance's Lark syntax. A model that follows such a grammar writes calls
+//! that the parser of its dialect reads and whose arguments follow the schemas of the functions.
 //!
-//! In the JSON dialects the schemas are followed as a whole. Strings of [`ToolDialect::QwenXml`] are free texts unless the
-//! schema lists their values, and [`ToolDialect::Pythonic`] follows types, required members and listed values; lengths,
-//! ranges and patterns are not followed in these.
+//! In the JSON dialects, arguments follow the whole schema. In [`ToolDialect::QwenXml`], a string is free text unless
+//! the schema lists its values. In [`ToolDialect::Pythonic`], arguments follow the types, required members and listed
+//! values of the schema, but not its lengths, ranges and patterns.
 
 mod python;
 mod rules;
@@ -13,25 +13,25 @@ use crate::{ReasoningDialect, Tool, ToolDialect, Tools};
 use rules::Rules;
 use serde_json::{Map, Value, json};
 
-/// Returns the id of the special token with this text; `None` if the tokenizer has none, so that the text is written with
-/// ordinary tokens.
+/// Function that returns the id of the special token with the given text; `None` if the tokenizer has no such special
+/// token, so that the text is written with ordinary tokens.
 pub type SpecialTokens<'a> = &'a dyn Fn(&str) -> Option<u32>;
 
-/// What a model's output looks like around calls.
+/// Form of a model's output around calls.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
-    /// Form of the calls.
+    /// Dialect of the calls.
     pub dialect: ToolDialect,
-    /// Tags of reasoning before the answer; `None` if the model does not reason or its reasoning is forbidden.
+    /// Tags around the reasoning before the answer; `None` if the model does not reason or its reasoning is forbidden.
     pub reasoning: Option<ReasoningDialect>,
-    /// Whether the prompt has opened the reasoning, so that the output begins with reasoning.
+    /// Whether the prompt ends with the tag that opens the reasoning, so that the output begins with reasoning.
     pub reasoning_open: bool,
-    /// The tokenizer's special tokens.
+    /// Special tokens of the tokenizer.
     pub special: SpecialTokens<'a>,
 }
 
-/// Returns the grammar of an output that is one call of one of the functions, or with `parallel` one or more calls, after
-/// reasoning. `tools` must not be empty.
+/// Returns the grammar of an output that is one call of one of the functions, or one or more calls with `parallel`.
+/// Reasoning comes before the calls, as `output` states. `tools` must not be empty.
 pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
     let mut rules = Rules::new(output);
     let head = rules.head();
@@ -39,8 +39,9 @@ pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
     rules.start(&format!("{head} {calls}"))
 }
 
-/// Returns the grammar of an output that follows `reply`, the body of a Lark rule, or that is one call of one of the
-/// functions, or with `parallel` one or more calls. Both come after reasoning. Without functions the output follows `reply`.
+/// Returns the grammar of an output that follows `reply`, the body of a Lark rule, or is one call of one of the
+/// functions (one or more calls with `parallel`). Reasoning comes first, as `output` states. Without functions, the
+/// output follows `reply`.
 pub fn reply(output: &Output<'_>, tools: &Tools, parallel: bool, reply: &str) -> String {
     let mut rules = Rules::new(output);
     let head = rules.head();
@@ -52,7 +53,7 @@ pub fn reply(output: &Output<'_>, tools: &Tools, parallel: bool, reply: &str) ->
     rules.start(&format!("{head} (reply | {calls})"))
 }
 
-/// Returns the expression for one call of one of the functions, or with `parallel` for one or more calls.
+/// Returns the Lark expression for one call of one of the functions, or for one or more calls with `parallel`.
 fn calls(rules: &mut Rules<'_>, tools: &Tools, parallel: bool) -> String {
     let form = CallForm::new(rules, tools, parallel);
     let dialect = rules.dialect();
@@ -66,15 +67,16 @@ fn calls(rules: &mut Rules<'_>, tools: &Tools, parallel: bool) -> String {
     }
 }
 
-/// Returns the grammar of an output that is one call of this function, after reasoning.
+/// Returns the grammar of an output that is one call of the function `tool`. Reasoning comes before the call, as
+/// `output` states.
 pub fn named(output: &Output<'_>, tool: &Tool) -> String {
     required(output, &Tools::new(vec![tool.clone()]), false)
 }
 
-/// Returns the grammar of an output that is any text in which calls may be, one at most without `parallel`: after the text
-/// that opens calls, the model must write a call of one of the functions. Returns `None` for a dialect whose calls open
-/// with no text of their own or with a text that is no special token of the tokenizer, because then an answer in JSON
-/// would have to be a call. `tools` must not be empty.
+/// Returns the grammar of an output that is any text with calls in it (at most one call without `parallel`): after a
+/// trigger, the model must write a call of one of the functions. Returns `None` if calls of the dialect need no trigger
+/// and the trigger is not a special token of the tokenizer, because such a grammar could not tell an answer in JSON
+/// from a call. `tools` must not be empty.
 pub fn auto(output: &Output<'_>, tools: &Tools, parallel: bool) -> Option<String> {
     let trigger = output.dialect.trigger();
     let special = (output.special)(trigger).is_some();
@@ -99,9 +101,10 @@ pub fn auto(output: &Output<'_>, tools: &Tools, parallel: bool) -> Option<String
     Some(rules.start(&format!("{head} {start}")))
 }
 
-/// What follows the text that opens calls, as the rule `after`.
+/// Text after a trigger, which the rule `after` describes.
 struct CallForm {
-    /// What stands between two calls that each have their opening text; `None` if the rule has all calls.
+    /// Text between two calls that each have a trigger; `None` if all calls follow one trigger, so that `after` matches
+    /// all calls.
     separator: Option<String>,
 }
 
@@ -160,7 +163,7 @@ fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> String) -> S
     all.join(" | ")
 }
 
-/// Returns the alternatives `{"name": …, "arguments": …}` of all functions.
+/// Returns the Lark alternatives `{"name": …, "arguments": …}` of all functions; `key` is the key of the arguments.
 fn json_calls(rules: &mut Rules<'_>, tools: &Tools, key: &str) -> String {
     alternatives(tools, |at, tool| {
         let value = json_arguments(rules, at, tool);
@@ -169,14 +172,14 @@ fn json_calls(rules: &mut Rules<'_>, tools: &Tools, key: &str) -> String {
     })
 }
 
-/// Makes a rule for the arguments of a function, and returns its name.
+/// Adds a rule for the arguments of a function, and returns the name of the rule.
 fn json_arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let name = format!("arguments_{at}");
     rules.rule(&name, &format!("%json {}", Value::Object(object_schema(tool))));
     name
 }
 
-/// Returns the schema of a function's arguments, with the type that all arguments have.
+/// Returns the schema of a function's arguments, with the type `object` if the schema states no type.
 fn object_schema(tool: &Tool) -> Map<String, Value> {
     let mut schema = match &tool.parameters {
         Some(Value::Object(schema)) => schema.clone(),

@@ -1,14 +1,14 @@
-//! Rules for the arguments of the pythonic dialect, which are Python literals.
+//! Lark rules for calls of the pythonic dialect, whose arguments are Python literals.
 
 use super::rules::{Rules, literal};
 use super::{alternatives, object_schema};
 use crate::{Tool, Tools};
 use serde_json::{Map, Value};
 
-/// Depth of nested schemas that is followed; deeper values are any literals.
+/// Maximum depth to which nested schemas are followed; a deeper value may be any Python literal.
 const DEPTH_MAX: usize = 6;
 
-/// Returns the alternatives `f(a=…)` of all functions.
+/// Returns the Lark alternatives `f(a=…)` of all functions.
 pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     rules.rule("PY_STRING", r#"/"([^"\\\x00-\x1f]|\\["\\nrt])*"/"#);
     rules.rule("PY_INTEGER", "/-?(0|[1-9][0-9]{0,17})/");
@@ -31,7 +31,7 @@ fn arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     reader.members(&schema, 0, |name| format!("{name}="))
 }
 
-/// Writes the rules of one function.
+/// Writer of the rules for one function.
 struct Reader<'r, 'a> {
     rules: &'r mut Rules<'a>,
     root: &'r Value,
@@ -40,7 +40,7 @@ struct Reader<'r, 'a> {
 }
 
 impl Reader<'_, '_> {
-    /// Makes a rule and returns its name.
+    /// Adds a rule and returns the name of the rule.
     fn rule(&mut self, body: &str) -> String {
         let name = format!("{}_{}", self.prefix, self.made);
         self.made += 1;
@@ -48,7 +48,7 @@ impl Reader<'_, '_> {
         name
     }
 
-    /// Returns the members of an object, the required ones first, with commas between them.
+    /// Returns the Lark expression for the members of an object, separated by commas, with the required members first.
     fn members(
         &mut self,
         schema: &Map<String, Value>,
@@ -81,10 +81,10 @@ impl Reader<'_, '_> {
         format!("{} {}", always.join(" \", \" "), rest.join(" "))
     }
 
-    /// Returns any selection of these members, in their order.
+    /// Returns the Lark expression for any subset of these members, in their order.
     fn any_of(&mut self, members: &[String]) -> String {
         let Some((first, rest)) = members.split_first() else { return String::new() };
-        // Each rule is a selection that is not empty of the members from one on.
+        // `selection` matches every non-empty subset of the members from some member on.
         let mut selection = members[members.len() - 1].clone();
         for member in members[..members.len() - 1].iter().rev() {
             selection = self.rule(&format!("{member} (\", \" {selection})? | {selection}"));
@@ -92,7 +92,7 @@ impl Reader<'_, '_> {
         if rest.is_empty() { format!("{first}?") } else { format!("{selection}?") }
     }
 
-    /// Returns the expression for a value of a schema.
+    /// Returns the Lark expression for a value that follows a schema.
     fn value(&mut self, schema: &Value, depth: usize) -> String {
         if depth == DEPTH_MAX {
             return "py_value".to_owned();

@@ -1,10 +1,10 @@
-//! Writes the rules of a grammar.
+//! Writer of the rules of a Lark grammar.
 
 use super::Output;
 use crate::ToolDialect;
 use std::fmt::Write;
 
-/// The rules that have been written, for one kind of output.
+/// Rules written so far, and the output that the rules describe.
 pub(super) struct Rules<'a> {
     output: &'a Output<'a>,
     text: String,
@@ -21,11 +21,11 @@ impl<'a> Rules<'a> {
 
     /// Adds a rule.
     pub(super) fn rule(&mut self, name: &str, body: &str) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{name}: {body}");
     }
 
-    /// Adds a rule for any text up to and with the first occurrence of `end`.
+    /// Adds a rule that matches any text up to and including the first occurrence of `end`.
     pub(super) fn found(&mut self, name: &str, end: &str) {
         self.rule(&format!("{name}[suffix={}]", literal(end)), "TEXT");
     }
@@ -34,12 +34,13 @@ impl<'a> Rules<'a> {
         (self.output.special)(text).is_some()
     }
 
-    /// Returns the expression for a text that is a special token in some tokenizers.
+    /// Returns the Lark expression for a text: a special token if the tokenizer has a special token with this text,
+    /// otherwise a literal.
     pub(super) fn element(&self, text: &str) -> String {
         (self.output.special)(text).map_or_else(|| literal(text), |id| format!("<[{id}]>"))
     }
 
-    /// Returns the expression for the reasoning before the answer.
+    /// Returns the Lark expression for the reasoning before the answer; empty for an output without reasoning.
     pub(super) fn head(&mut self) -> String {
         let Some(tags) = self.output.reasoning else { return String::new() };
         if self.is_special(tags.close_tag()) {
@@ -55,14 +56,14 @@ impl<'a> Rules<'a> {
         format!("({} thought)?", self.element(tags.open_tag()))
     }
 
-    /// Ends the grammar with its start.
+    /// Adds the rule `start` with this body, and returns the grammar.
     pub(super) fn start(mut self, body: &str) -> String {
         self.rule("TEXT", "/(?s:.*)/");
         format!("start: {}\n{}", body.trim(), self.text)
     }
 }
 
-/// Returns the expression for a fixed text.
+/// Returns the Lark literal for a fixed text.
 pub(super) fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! Rules for the arguments of Qwen3-Coder's dialect, which are texts between tags.
+//! Lark rules for calls of Qwen3-Coder's dialect, whose arguments are texts between tags.
 
 use super::rules::{Rules, literal};
 use super::{alternatives, object_schema};
@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 const CLOSE: &str = "\n</parameter>\n";
 
-/// Returns the alternatives of all functions: tags with their names and arguments.
+/// Returns the Lark alternatives of all functions. Each alternative has the tags with the function's name and
+/// arguments.
 pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     rules.found("text_value", CLOSE);
     alternatives(tools, |at, tool| {
@@ -18,7 +19,7 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     })
 }
 
-/// Returns the arguments of a function, in the order of its schema.
+/// Returns the Lark expression for the arguments of a function, in the order of the function's schema.
 fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let schema = object_schema(tool);
     let empty = Map::new();
@@ -43,7 +44,7 @@ fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     parts.join(" ")
 }
 
-/// Returns the expression for the text of one argument and its closing tag.
+/// Returns the Lark expression for the text of one argument and the closing tag of the argument.
 fn parameter(
     rules: &mut Rules<'_>,
     rule: &str,
@@ -64,7 +65,7 @@ fn parameter(
         return "text_value".to_owned();
     }
     let mut schema = schema.as_object().cloned().unwrap_or_default();
-    // References lead to the definitions of the whole schema.
+    // References in the argument's schema point to definitions of the function's schema, so the definitions are copied.
     if Value::Object(schema.clone()).to_string().contains("\"$ref\"") {
         for key in ["$defs", "definitions"] {
             if let Some(definitions) = root.get(key) {

@@ -1,10 +1,10 @@
-//! Passes on the arguments of a call that are a JSON object, while they arrive.
+//! Parses arguments of a call that are a JSON object, and passes them on while they arrive.
 
 use super::form::{Step, give_back};
 use super::json::{Scan, Scanner};
 use super::sink::Sink;
 
-/// The arguments of a call that has begun, from their opening brace on.
+/// Parser of the arguments of a call that has begun, from the opening brace on.
 #[derive(Debug)]
 pub(super) struct Arguments(Scanner);
 
@@ -13,8 +13,8 @@ impl Arguments {
         Arguments(Scanner::new())
     }
 
-    /// Takes the next character, the first of which is the opening brace. At the closing brace, the arguments and the
-    /// call are over. A character that is no JSON is given back.
+    /// Parses the next character; the first character must be the opening brace. The closing brace ends the arguments
+    /// and the call. A character that makes the JSON invalid is refused.
     pub(super) fn feed(&mut self, ch: char, out: &mut Sink) -> Step {
         let mut json = String::new();
         let scan = self.0.feed(ch, &mut json);

@@ -1,4 +1,4 @@
-//! Finds the calls in a text, and passes on the other text as content.
+//! Splits the text after the reasoning into calls and content.
 
 use super::form::{Form, Refusal, Step, is_space};
 use super::hermes::Hermes;
@@ -9,27 +9,28 @@ use super::qwen_xml::QwenXml;
 use super::sink::Sink;
 use crate::{ToolDialect, Tools};
 
-/// Most white space next to a call that is held back, bytes.
+/// Maximum length of buffered whitespace next to a call, bytes.
 const SPACE_BYTES_MAX: usize = 64;
 
-/// The search for calls in the text after the reasoning. White space between the start, calls and the end is markup.
+/// Search for calls in the text after the reasoning. Whitespace between the start of the text, its calls and its end is
+/// markup.
 #[derive(Debug)]
 pub(super) struct Calls {
     dialect: Option<ToolDialect>,
     tools: Tools,
-    /// The calls that are read.
+    /// Call parser that reads the current calls; `None` outside of calls.
     form: Option<Box<dyn Form>>,
-    /// Whether calls of the form have begun.
+    /// Whether the current call parser has found the beginning of a call.
     form_began: bool,
-    /// Beginning of a text that opens calls.
+    /// Buffered text that may become a trigger.
     partial: String,
-    /// White space since the start or the last markup.
+    /// Whitespace since the start of the text or the last markup.
     space: String,
-    /// Whether nothing but white space has come since the start or the last markup.
+    /// Whether only whitespace has come since the start of the text or the last markup.
     fresh: bool,
-    /// Whether nothing but white space has come yet, so that the whole answer may be calls.
+    /// Whether only whitespace has come so far, so that the answer may begin with a call without a trigger.
     first: bool,
-    /// Whether there was markup.
+    /// Whether the text has had markup.
     marked: bool,
 }
 
@@ -48,14 +49,14 @@ impl Calls {
         }
     }
 
-    /// Says that markup ends here, so that white space after it is markup too.
+    /// Marks that markup ends here, so that following whitespace is markup too.
     pub(super) fn after_markup(&mut self) {
         self.fresh = true;
         self.marked = true;
         self.space.clear();
     }
 
-    /// Takes the next character.
+    /// Parses the next character.
     pub(super) fn feed(&mut self, ch: char, out: &mut Sink) {
         let Some(refusal) = self.step(ch, out) else { return };
         let mut rest = self.content(refusal, out);
@@ -66,7 +67,7 @@ impl Calls {
         }
     }
 
-    /// Ends the text.
+    /// Ends the text, and passes on the buffered text as content.
     pub(super) fn finish(&mut self, out: &mut Sink) {
         let held = match self.form.take() {
             Some(mut form) => {
@@ -84,7 +85,8 @@ impl Calls {
         out.content(&held);
     }
 
-    /// Passes on the part of a refused text that is content, and returns the rest, last character first.
+    /// Passes on the first part of a text that a call parser refused as content (`Refusal::content`). Returns the
+    /// remaining characters in reverse order, so that `pop` returns the first of them.
     fn content(&mut self, refusal: Refusal, out: &mut Sink) -> Vec<char> {
         let (content, rest) = refusal.text.split_at(refusal.content);
         content.chars().for_each(|ch| self.plain(ch, out));
@@ -132,7 +134,7 @@ impl Calls {
         None
     }
 
-    /// Begins to read calls after the text that opens them.
+    /// Starts the call parser of the dialect. `opening` is the trigger, or empty for calls without a trigger.
     fn open(&mut self, opening: &str) {
         self.form_began = false;
         self.form = self.dialect.map(|dialect| -> Box<dyn Form> {
@@ -146,7 +148,8 @@ impl Calls {
         });
     }
 
-    /// Passes on a character of the content.
+    /// Passes on a character of the content. Whitespace after markup is buffered, because the next call would make it
+    /// markup.
     fn plain(&mut self, ch: char, out: &mut Sink) {
         if self.fresh && is_space(ch) && self.space.len() < SPACE_BYTES_MAX {
             self.space.push(ch);
@@ -160,7 +163,7 @@ impl Calls {
     }
 }
 
-/// Character that opens calls without a tag, at the start of the answer.
+/// Returns the character that begins calls without a trigger at the start of an answer; `None` if calls need a trigger.
 fn bare(dialect: ToolDialect) -> Option<char> {
     match dialect {
         ToolDialect::Llama3Json => Some('{'),

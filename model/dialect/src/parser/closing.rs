@@ -1,11 +1,11 @@
-//! Reads the text that closes a call, with white space before it.
+//! Parser of the closing delimiter of a call, with whitespace before the delimiter.
 
 use super::form::{Refusal, Step, give_back, is_space};
 
-/// Most white space before the text, bytes.
+/// Maximum length of the whitespace before the delimiter, bytes.
 const SPACE_BYTES_MAX: usize = 64;
 
-/// A text that may follow a complete call. Without it, the call is as complete.
+/// Closing delimiter that may follow a complete call. A call without the delimiter is complete too.
 #[derive(Debug)]
 pub(super) struct Closing {
     expected: &'static str,
@@ -17,7 +17,7 @@ impl Closing {
         Closing { expected, read: String::new() }
     }
 
-    /// Takes the next character. Other text than the expected one is given back.
+    /// Parses the next character. Text other than the delimiter is refused.
     pub(super) fn feed(&mut self, ch: char) -> Step {
         self.read.push(ch);
         let text = self.read.trim_start_matches(is_space);
@@ -31,7 +31,7 @@ impl Closing {
         give_back(std::mem::take(&mut self.read))
     }
 
-    /// Takes several characters; what is after the expected text, or other text, is given back.
+    /// Parses several characters. Text after the delimiter, and text other than the delimiter, is refused.
     pub(super) fn feed_all(&mut self, text: &str) -> Step {
         for (at, ch) in text.char_indices() {
             let rest = &text[at + ch.len_utf8()..];

@@ -1,43 +1,44 @@
-//! The interface between the search for calls in a text and the forms that calls have.
+//! Interface between the search for calls in a text and the call parsers of the dialects.
 
 use super::sink::Sink;
 use std::fmt::Debug;
 
-/// Most bytes of a text that a parser holds back: a call whose name is not known after these is content.
+/// Maximum length of text that a parser buffers, bytes. A text that opens a call is content if the function's name is
+/// not known within this length.
 pub const HELD_BYTES_MAX: usize = 16 * 1024;
-/// Most bytes of a function's name.
+/// Maximum length of a function's name, bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
 
-/// What a form did with a character.
+/// Result of a call parser for one character.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The form took the character.
+    /// The character belongs to the calls, which go on.
     Taken,
-    /// The form took the character as its last one.
+    /// The character is the last character of the calls.
     Over,
-    /// The text is no call, or no call any more.
+    /// The text is no call, or does not continue the call.
     Refused(Refusal),
 }
 
-/// Text that a form gives back, the last character included.
+/// Text that a call parser refuses, which ends with the last parsed character.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The text, verbatim.
+    /// The refused text, unchanged.
     pub(super) text: String,
-    /// Bytes at its start that are content; the others are searched for calls again.
+    /// Length of the first part of the text, which is content, bytes. The rest of the text is searched for calls again.
     pub(super) content: usize,
 }
 
-/// Reader of calls in one form, from the text that opens them to their end.
+/// Call parser: reads calls of one dialect, from the trigger to the end of the calls.
 pub(super) trait Form: Debug + Send {
-    /// Takes the next character.
+    /// Parses the next character.
     fn feed(&mut self, ch: char, out: &mut Sink) -> Step;
 
-    /// Ends the text, and returns what the form held back that is no markup of a complete call.
+    /// Ends the text, and returns the buffered text, except markup of a complete call.
     fn finish(&mut self, out: &mut Sink) -> String;
 }
 
-/// Text that a form holds back until it knows the call, beginning with the text that opened it.
+/// Text that a call parser buffers until the call is certain, beginning with the trigger.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     text: String,
@@ -53,13 +54,13 @@ impl Held {
         self.text.push(ch);
     }
 
-    /// Whether the text is longer than a form may hold back.
+    /// Whether the buffered text exceeds the maximum length.
     pub(super) fn is_full(&self) -> bool {
         self.text.len() > HELD_BYTES_MAX
     }
 
-    /// Gives back the whole text. Without an opening, its first character is content, so that the rest that is searched
-    /// again is shorter.
+    /// Refuses the whole buffered text. The trigger is content. Without a trigger, the first character is content, so
+    /// that the rest, which is searched again, is shorter.
     pub(super) fn refuse(&mut self) -> Step {
         let text = std::mem::take(&mut self.text);
         let first = text.chars().next().map_or(0, char::len_utf8);
@@ -70,19 +71,19 @@ impl Held {
         std::mem::take(&mut self.text)
     }
 
-    /// Forgets the text, which was markup.
+    /// Discards the buffered text, which was markup.
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.opening = 0;
     }
 }
 
-/// White space as JSON and the forms know it.
+/// Whether a character is whitespace in JSON. The call parsers use the same definition.
 pub(super) fn is_space(ch: char) -> bool {
     matches!(ch, ' ' | '\t' | '\n' | '\r')
 }
 
-/// Gives a text back that is searched for calls from its first character on.
+/// Refuses a text that is searched for calls again from its first character on.
 pub(super) fn give_back(text: String) -> Step {
     Step::Refused(Refusal { text, content: 0 })
 }

@@ -1,15 +1,15 @@
-//! `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+//! Call parser of the Hermes dialect: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 
 use super::closing::Closing;
 use super::form::{Form, Held, Step};
 use super::json_call::JsonCall;
 use super::sink::Sink;
 
-/// A call of the Hermes dialect, after its opening tag.
+/// Call parser of the Hermes dialect, after the opening tag.
 #[derive(Debug)]
 pub(super) struct Hermes {
     call: JsonCall,
-    /// Set after the object. A missing closing brace of the object is forgiven.
+    /// Parser of the closing tag; `None` before the end of the object. The closing brace of the object may be missing.
     closing: Option<Closing>,
 }
 

@@ -1,26 +1,26 @@
-//! Reads one JSON value character by character, and tells where it ends or stops being JSON.
+//! Scanner that reads one JSON value character by character, and reports the end of the value and invalid JSON.
 
-/// Maximum depth of nested arrays and objects; serde_json reads no deeper ones.
+/// Maximum depth of nested arrays and objects, which is also the limit of serde_json.
 const DEPTH_MAX: usize = 127;
 
-/// What a character is to the value that is read.
+/// Role of a character in the scanned value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// The value goes on.
+    /// The value goes on after the character.
     More,
-    /// The character is the last one of the value.
+    /// The character is the last character of the value.
     End,
-    /// The value, a number, ended before this character.
+    /// The value, which is a number, ended before the character.
     Before,
-    /// The value cannot go on with this character.
+    /// The character makes the value invalid.
     Invalid,
 }
 
-/// State of reading one JSON value, without white space before it.
+/// Scanner of one JSON value without leading whitespace.
 #[derive(Debug)]
 pub(super) struct Scanner {
     state: State,
-    /// The open arrays and objects, by their closing character.
+    /// Closing delimiters of the open arrays and objects, the innermost last.
     open: Vec<char>,
 }
 
@@ -37,26 +37,27 @@ enum State {
         at: At,
     },
     Number(Digits),
-    /// The rest of `true`, `false` or `null`.
+    /// The remaining characters of `true`, `false` or `null`.
     Word(&'static str),
 }
 
-/// Place in a string.
+/// Position in a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Plain,
     Backslash,
-    /// In `\uXXXX`: digits read, their value, and whether the code must be the second half of a pair.
+    /// In a `\u` escape: number of digits that were read, their value, and whether the code must be the second half of
+    /// a surrogate pair.
     Code {
         digits: u8,
         value: u32,
         second: bool,
     },
-    /// After the first half of a surrogate pair; `true` after the backslash of the second.
+    /// After the first escape of a surrogate pair; `true` after the backslash of the second escape.
     Half(bool),
 }
 
-/// Place in a number.
+/// Position in a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Digits {
     Minus,
@@ -74,8 +75,8 @@ impl Scanner {
         Scanner { state: State::Value, open: Vec::new() }
     }
 
-    /// Takes the next character and appends it to `out`; a control character in a string, which JSON does not allow
-    /// and models write, is appended as its escape.
+    /// Scans the next character and appends it to `out`. A control character in a string is appended as an escape,
+    /// because models write such characters and JSON does not allow them.
     pub(super) fn feed(&mut self, ch: char, out: &mut String) -> Scan {
         if let State::Text { key, at } = self.state {
             return self.text(key, at, ch, out);
@@ -175,7 +176,8 @@ impl Scanner {
     }
 }
 
-/// State after the first character of a string, a number or a word.
+/// Returns the state after the first character of a string, a number or a word (`true`, `false`, `null`); `None` for
+/// any other character.
 fn first(ch: char) -> Option<State> {
     Some(match ch {
         '"' => State::Text { key: false, at: At::Plain },
@@ -206,7 +208,7 @@ fn complete(at: Digits) -> bool {
     matches!(at, Digits::Zero | Digits::Whole | Digits::Fraction | Digits::Power)
 }
 
-/// Appends a character of a JSON string to `out`, escaped where JSON asks for it.
+/// Appends a character of a JSON string to `out`, with an escape if JSON requires one.
 pub(super) fn push_escaped(ch: char, out: &mut String) {
     match ch {
         '"' => out.push_str("\\\""),
@@ -224,7 +226,7 @@ pub(super) fn push_escaped(ch: char, out: &mut String) {
     }
 }
 
-/// Returns a text as a JSON string, with its quotes.
+/// Returns a text as a JSON string, including the quotes.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -240,7 +242,8 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    /// Reads a text, and returns what is appended and where the value ends, bytes; `None` if it is no JSON value.
+    /// Scans a text. Returns the appended text and the length of the value, bytes; `None` if the text does not begin
+    /// with a complete JSON value.
     fn read(text: &str) -> Option<(String, usize)> {
         let (mut scanner, mut out) = (Scanner::new(), String::new());
         for (at, ch) in text.char_indices() {

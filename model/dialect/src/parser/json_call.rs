@@ -1,4 +1,4 @@
-//! Reads a call that is a JSON object with the function's name and arguments, as several dialects have it.
+//! Parser of a call that is a JSON object with the function's name and arguments. Several dialects have such calls.
 
 use super::arguments::Arguments;
 use super::form::{Held, NAME_BYTES_MAX, Step, give_back, is_space};
@@ -6,18 +6,18 @@ use super::json::{Scan, Scanner};
 use super::sink::Sink;
 use serde_json::{Map, Value};
 
-/// State of reading `{"name": …, "arguments": {…}}`. The keys may come in any order, and others are skipped. The call
-/// begins as soon as its name and the first character of its arguments are known; arguments before the name are held
-/// back until then.
+/// Parser of `{"name": …, "arguments": {…}}`. The keys may come in any order, and other keys are skipped. The call
+/// begins when its name and the first character of its arguments are known. Arguments before the name are buffered
+/// until the name is known.
 #[derive(Debug)]
 pub(super) struct JsonCall {
     held: Held,
-    /// Whether an object without arguments is no call.
+    /// Whether an object without arguments is refused.
     needs_arguments: bool,
     place: Place,
     stage: Stage,
     scanner: Scanner,
-    /// Text of the key or value that is read.
+    /// Text of the key or value that is being read.
     part: String,
     key: Key,
     name: Option<String>,
@@ -37,7 +37,7 @@ enum Place {
     AfterValue,
 }
 
-/// How much of the call has been passed on.
+/// Part of the call that has been passed on.
 #[derive(Debug)]
 enum Stage {
     Nothing,
@@ -53,7 +53,7 @@ enum Key {
 }
 
 impl JsonCall {
-    /// Returns the state before the object. `held` is the text before it, which is content if the object is no call.
+    /// Creates the parser. `held` is the text before the object, which is content if the object is no call.
     pub(super) fn new(held: Held, needs_arguments: bool) -> JsonCall {
         JsonCall {
             held,
@@ -68,13 +68,14 @@ impl JsonCall {
         }
     }
 
-    /// Whether the call is complete, though its object may go on.
+    /// Whether the whole call has been passed on. The object may go on with other keys.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.stage, Stage::All)
     }
 
-    /// Takes the next character; the step is over at the closing brace of the object. Before the call has begun, the
-    /// text is refused from its opening on; after the call is complete, from there on.
+    /// Parses the next character; the closing brace of the object ends the call. If the text is invalid before the call
+    /// has begun, the text is refused from the trigger on. If the text is invalid after the call is complete, only the
+    /// text after the arguments is refused.
     pub(super) fn feed(&mut self, ch: char, out: &mut Sink) -> Step {
         if let Stage::Some(arguments) = &mut self.stage {
             let step = arguments.feed(ch, out);
@@ -93,12 +94,12 @@ impl JsonCall {
         }
     }
 
-    /// Ends the text, and returns what was held back of a call that has not begun.
+    /// Ends the text, and returns the buffered text of a call that has not begun.
     pub(super) fn finish(&mut self) -> String {
         if self.is_complete() { String::new() } else { self.held.take() }
     }
 
-    /// Takes a character outside of arguments that are passed on; `None` if the text is no call with it.
+    /// Parses a character outside of arguments that are passed on; `None` if the character makes the text invalid.
     fn read(&mut self, ch: char, out: &mut Sink) -> Option<Step> {
         match (self.place, ch) {
             (Place::InKey, _) => self.in_key(ch)?,
@@ -126,7 +127,7 @@ impl JsonCall {
         Some(Step::Taken)
     }
 
-    /// Begins to read a key or value with its first character.
+    /// Begins to scan a key or value with its first character.
     fn start(&mut self, ch: char) -> Option<Scan> {
         self.scanner = Scanner::new();
         self.part.clear();
@@ -191,12 +192,14 @@ impl JsonCall {
         Some(())
     }
 
-    /// Passes on a whole call; `None` if its arguments are no object.
+    /// Passes on a whole call; `None` if the arguments are neither an object, nor `null`, nor a string that holds an
+    /// object.
     fn send(&mut self, arguments: &str, out: &mut Sink) -> Option<()> {
         let object = match arguments {
             "null" => "{}".to_owned(),
             _ if arguments.starts_with('{') => arguments.to_owned(),
-            // Some models write the object as a string, as OpenAI's API does.
+            // Some models write the arguments as a JSON string that holds the object, which is the form of OpenAI's
+            // API.
             _ => {
                 let text: String = serde_json::from_str(arguments).ok()?;
                 serde_json::from_str::<Map<String, Value>>(&text).ok()?;

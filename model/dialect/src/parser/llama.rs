@@ -1,18 +1,18 @@
-//! `{"name": …, "parameters": {…}}` as Llama 3 writes it: as the whole answer, or after `<|python_tag|>`; several calls
-//! with semicolons or white space between them.
+//! Call parser of the Llama 3 dialect: `{"name": …, "parameters": {…}}`, as the whole answer or after `<|python_tag|>`.
+//! Semicolons or whitespace separate several calls.
 
 use super::form::{Form, Held, Step, give_back, is_space};
 use super::json_call::JsonCall;
 use super::sink::Sink;
 
-/// Most bytes between two calls.
+/// Maximum length of the separator between two calls, bytes.
 const BETWEEN_BYTES_MAX: usize = 64;
 
-/// Calls of the Llama 3 dialect, after the tag if there is one.
+/// Call parser of the Llama 3 dialect, after the trigger if there is one.
 #[derive(Debug)]
 pub(super) struct Llama {
     call: JsonCall,
-    /// Text after a complete call.
+    /// Text after a complete call; `None` within a call.
     between: Option<String>,
 }
 

@@ -1,5 +1,6 @@
-//! `[TOOL_CALLS]`, then a JSON array of calls (tokenizers up to version 7), or a name, `[ARGS]` and a JSON object
-//! (from version 11 on; version 13 may have `[CALL_ID]` and an id between them).
+//! Call parser of the Mistral dialect. Models with a tokenizer up to version 7 write `[TOOL_CALLS]` and a JSON array of
+//! calls. Models with a tokenizer from version 11 on write `[TOOL_CALLS]`, a name, `[ARGS]` and a JSON object. From
+//! version 13 on, `[CALL_ID]` and an id may stand between the name and `[ARGS]`.
 
 use super::arguments::Arguments;
 use super::form::{Form, Held, NAME_BYTES_MAX, Step, give_back, is_space};
@@ -9,11 +10,11 @@ use super::sink::Sink;
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
 
-/// Calls of the Mistral dialect, after `[TOOL_CALLS]`.
+/// Call parser of the Mistral dialect, after `[TOOL_CALLS]`.
 #[derive(Debug)]
 pub(super) struct Mistral {
     held: Held,
-    /// Text of the name form from the name on.
+    /// Head of a call without an array: the text from the name to the arguments.
     head: String,
     place: Place,
 }
@@ -21,11 +22,11 @@ pub(super) struct Mistral {
 #[derive(Debug)]
 enum Place {
     Start,
-    /// In the array, before or in a call.
+    /// In the array, before or within a call.
     Array(JsonCall),
     /// In the array, after a call.
     Between,
-    /// A single object without an array.
+    /// In a single object without an array.
     Object(JsonCall),
     Head,
     Arguments(Arguments),
@@ -57,7 +58,8 @@ impl Mistral {
         if self.held.is_full() { self.held.refuse() } else { Step::Taken }
     }
 
-    /// Reads `name[ARGS]` or `name[CALL_ID]id[ARGS]` up to the brace of the arguments.
+    /// Parses `name[ARGS]` or `name[CALL_ID]id[ARGS]` up to the opening brace of the arguments. `[ARGS]` may be
+    /// missing.
     fn head(&mut self, ch: char, out: &mut Sink) -> Step {
         if let ('{', Some(name)) = (ch, name(&self.head)) {
             out.begin(name);
@@ -84,7 +86,7 @@ impl Mistral {
     }
 }
 
-/// Returns the name if the head is complete, so that the arguments may follow.
+/// Returns the function's name if the arguments may follow the head; `None` if the head is incomplete.
 fn name(head: &str) -> Option<&str> {
     let head = head.trim_end_matches(is_space);
     let head = head.strip_suffix(ARGS).unwrap_or(head);

@@ -1,8 +1,9 @@
-//! The parser: splits the text of a model into pieces while the text arrives.
+//! Parser that splits the text of a model into pieces while the text arrives.
 //!
-//! The text goes character by character through [`reasoning`], which separates the reasoning at its start, to [`calls`],
-//! which looks for texts that open calls and gives what follows to the [`form`] of the dialect. So the pieces cannot
-//! depend on where the text is cut. A form that finds no call gives its text back.
+//! Each character goes first through [`reasoning`], which separates the reasoning at the start of the text, and then
+//! through [`calls`], which searches for triggers and hands the text after a trigger to the call parser of the dialect
+//! ([`form`]). Therefore the pieces cannot depend on where the text is split. A call parser refuses a text that is no
+//! call.
 
 mod arguments;
 mod calls;
@@ -29,23 +30,24 @@ use calls::Calls;
 use reasoning::Reasoning;
 use sink::Sink;
 
-/// What a parser looks for in a model's text.
+/// Dialects that a parser recognizes in a model's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dialects {
-    /// Form of tool calls; `None` leaves them in the content.
+    /// Dialect of tool calls; with `None`, tool calls are content.
     pub tools: Option<ToolDialect>,
-    /// Tags around reasoning; `None` leaves them in the content.
+    /// Tags around reasoning; with `None`, reasoning and its tags are content.
     pub reasoning: Option<ReasoningDialect>,
-    /// Whether the prompt has opened the reasoning, so that the text begins with reasoning.
+    /// Whether the prompt ends with the tag that opens the reasoning, so that the text begins with reasoning.
     pub reasoning_open: bool,
 }
 
-/// Splits the text of one answer into content, reasoning and calls. Where the text is cut into pushes decides only how
-/// content, reasoning and arguments are cut into pieces.
+/// Parser that splits the text of one answer into content, reasoning and calls. The split of the text into pushes
+/// affects only how content, reasoning and arguments are split into pieces.
 ///
-/// The parser loses no text: what is neither reasoning nor a call is content, verbatim. White space next to calls and
-/// line breaks next to the tags of reasoning are markup, as tags are. The parser holds back text that may become markup
-/// (at most [`HELD_BYTES_MAX`] bytes). Calls of functions that the request does not have are calls, as in vLLM.
+/// The parser loses no text: a text that is neither reasoning nor a call nor markup is content, unchanged. Markup
+/// consists of tags, whitespace next to calls, and line breaks next to the tags of reasoning. The parser buffers text
+/// that may become markup (at most [`HELD_BYTES_MAX`] bytes). A call of a function that the request does not offer is a
+/// call too, as in vLLM.
 #[derive(Debug)]
 pub struct Parser {
     reasoning: Option<Reasoning>,
@@ -54,7 +56,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Returns a parser for one answer. `tools` tells the types of arguments that the model writes without JSON's
+    /// Creates the parser of one answer. `tools` tells the types of arguments that the model writes without JSON
     /// quotes.
     pub fn new(dialects: &Dialects, tools: &Tools) -> Parser {
         Parser {
@@ -64,7 +66,7 @@ impl Parser {
         }
     }
 
-    /// Takes the next part of the text and returns what is certain with it.
+    /// Parses the next part of the text, and returns the pieces that are certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         for ch in text.chars() {
             match &mut self.reasoning {
@@ -75,7 +77,7 @@ impl Parser {
         self.out.take()
     }
 
-    /// Ends the text, and returns what the parser held back. To be called once, after the last `push`.
+    /// Ends the text, and returns the pieces of the buffered text. Call `finish` once, after the last `push`.
     pub fn finish(&mut self) -> Vec<Piece> {
         if let Some(reasoning) = &mut self.reasoning {
             reasoning.finish(&mut self.calls, &mut self.out);

@@ -1,4 +1,4 @@
-//! Reads a Python literal character by character, and writes it as JSON.
+//! Parser that reads a Python literal character by character and writes the literal as JSON.
 
 use super::form::is_space;
 use super::json::{Scan, push_escaped};
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 /// Maximum depth of nested lists and dicts.
 const DEPTH_MAX: usize = 64;
-/// Most bytes of a number or word.
+/// Maximum length of a number or word, bytes.
 const WORD_BYTES_MAX: usize = 320;
 
-/// State of reading one literal: a string, number, `True`, `False`, `None`, list, tuple, or dict with strings as keys.
-/// JSON's `true`, `false` and `null` are read too, which models mix in.
+/// Parser of one literal: a string, number, `True`, `False`, `None`, list, tuple, or dict with strings as keys. The
+/// JSON words `true`, `false` and `null` are accepted too, because models mix them in.
 #[derive(Debug)]
 pub(super) struct Literal {
     state: State,
-    /// The open lists, tuples and dicts, by their closing character.
+    /// Closing delimiters of the open lists, tuples and dicts, the innermost last.
     open: Vec<char>,
 }
 
@@ -26,7 +26,7 @@ enum State {
     KeyOrEnd,
     Colon,
     AfterValue,
-    /// In a string: the quote that closes it, and the escape that is read, if any.
+    /// In a string: the closing quote, and the escape that is being read, if any.
     Text {
         key: bool,
         quote: char,
@@ -36,10 +36,10 @@ enum State {
     Word(String),
 }
 
-/// Returns a text that is one Python literal as JSON.
+/// Converts a text that is one Python literal to JSON; `None` for any other text.
 pub(super) fn literal(text: &str) -> Option<String> {
     let (mut reader, mut out) = (Literal::new(), String::new());
-    // The space ends a number or word.
+    // A space after the text ends a number or word.
     let mut chars = text.trim().chars().chain([' ']);
     loop {
         let ch = chars.next()?;
@@ -57,8 +57,8 @@ impl Literal {
         Literal { state: State::Value, open: Vec::new() }
     }
 
-    /// Takes the next character, and appends to `out` what JSON has for it. The end of a number or word is told by the
-    /// character after it.
+    /// Parses the next character, and appends the corresponding JSON to `out`. A number or word ends when the character
+    /// after it is parsed.
     pub(super) fn feed(&mut self, ch: char, out: &mut String) -> Scan {
         match &mut self.state {
             State::Text { .. } => return self.text(ch, out),
@@ -83,7 +83,7 @@ impl Literal {
         self.structure(ch, out)
     }
 
-    /// Ends the text in the middle of the literal, and returns what was held back of it.
+    /// Ends the text within the literal, and returns the JSON of a buffered number or word.
     pub(super) fn finish(&self) -> String {
         match &self.state {
             State::Word(word) => word_json(word).unwrap_or_default(),
@@ -154,7 +154,7 @@ impl Literal {
                     unescaped.into_iter().for_each(|ch| push_escaped(ch, out));
                     *escape = None;
                 }
-                // An escape that Python does not know is text.
+                // An escape that Python does not know is kept as text.
                 Unescaped::No => {
                     push_escaped('\\', out);
                     read.chars().for_each(|ch| push_escaped(ch, out));
@@ -179,12 +179,12 @@ impl Literal {
 
 enum Unescaped {
     More,
-    /// The character; none for an escaped line break.
+    /// The unescaped character; `None` for an escaped line break.
     Char(Option<char>),
     No,
 }
 
-/// Reads an escape, given the text after its backslash.
+/// Unescapes an escape, given the text after its backslash.
 fn unescape(read: &str) -> Unescaped {
     let plain = match read {
         "n" => '\n',
@@ -221,7 +221,7 @@ fn unescape(read: &str) -> Unescaped {
     Unescaped::Char(Some(plain))
 }
 
-/// Returns a number or word as JSON.
+/// Converts a number or word to JSON; `None` if the text is neither.
 fn word_json(word: &str) -> Option<String> {
     let json = match word {
         "True" | "true" => "true".to_owned(),
@@ -231,7 +231,7 @@ fn word_json(word: &str) -> Option<String> {
             let plain = word.replace('_', "");
             match plain.parse::<Value>() {
                 Ok(value) if value.is_number() => plain,
-                // Python has numbers such as `.5`, `1.` and `+1`.
+                // Python allows numbers such as `.5`, `1.` and `+1`.
                 _ => {
                     let number: f64 =
                         plain.parse().ok().filter(|number: &f64| number.is_finite())?;

@@ -1,4 +1,4 @@
-//! `[f(a=1), g(b="x")]`, as the whole answer or after `<|python_start|>`.
+//! Call parser of the pythonic dialect: `[f(a=1), g(b="x")]`, as the whole answer or after `<|python_start|>`.
 
 use super::closing::Closing;
 use super::form::{Form, Held, NAME_BYTES_MAX, Step, give_back, is_space};
@@ -6,29 +6,29 @@ use super::json::{Scan, quoted};
 use super::python::Literal;
 use super::sink::Sink;
 
-/// Calls of the pythonic dialect, after the tag if there is one.
+/// Call parser of the pythonic dialect, after the trigger if there is one.
 #[derive(Debug)]
 pub(super) struct Pythonic {
     held: Held,
     place: Place,
-    /// Name of the function, then of its arguments.
+    /// Name of the function, until the call has begun.
     name: String,
-    /// Text that may be the name of the call's first argument.
+    /// Name of the argument that is being read.
     argument: String,
     has_arguments: bool,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Before the bracket.
+    /// Before the opening bracket.
     Start,
-    /// In a function's name, or in white space around it.
+    /// In a function's name, or in whitespace around the name.
     Function,
-    /// After the parenthesis of a call that has not begun.
+    /// After the opening parenthesis of a call that has not begun.
     First,
     /// After the closing parenthesis of a call without arguments that has not begun.
     Empty,
-    /// In an argument's name, or in white space around it; or before a closing parenthesis.
+    /// In an argument's name, or in whitespace around the name; or before a closing parenthesis.
     Argument,
     Value(Literal),
     AfterValue,
@@ -47,8 +47,8 @@ impl Pythonic {
         }
     }
 
-    /// Takes a character of the head of a call, up to the `=` after its first argument's name; `None` if the text is no
-    /// call.
+    /// Parses a character of a call's head, which ends with the `=` after the first argument's name; `None` if the text
+    /// is no call.
     fn head(&mut self, ch: char, out: &mut Sink) -> Option<Step> {
         match (&self.place, ch) {
             (Place::Function, '(') if !self.name.is_empty() => self.place = Place::First,
@@ -58,7 +58,7 @@ impl Pythonic {
                 self.begin_value(out);
             }
             (Place::Start | Place::Function | Place::First | Place::Empty, _) if is_space(ch) => {
-                // White space in a name is no name.
+                // A space marks the end of the name, so that a further character of the name is refused.
                 let name = if matches!(self.place, Place::First) {
                     &mut self.argument
                 } else {
@@ -81,7 +81,7 @@ impl Pythonic {
         Some(Step::Taken)
     }
 
-    /// Takes a character after the call's head, outside of a value.
+    /// Parses a character after a call's head, outside of a value; `None` if the text does not continue the call.
     fn body(&mut self, ch: char, out: &mut Sink) -> Option<Step> {
         match (&self.place, ch) {
             (Place::Argument, _) if is_space(ch) => {
@@ -147,7 +147,8 @@ impl Pythonic {
     }
 }
 
-/// Adds a character to a name, in which letters, digits, `_` and the characters `more` may stand.
+/// Appends a character to a name of letters, digits, `_` and the characters of `more`; `None` if the character is not
+/// allowed.
 fn push_name(name: &mut String, ch: char, more: &str) -> Option<()> {
     let first = name.is_empty();
     let fits = ch.is_ascii_alphabetic()

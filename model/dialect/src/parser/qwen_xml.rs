@@ -1,4 +1,5 @@
-//! `<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`, whose arguments are texts without quotes.
+//! Call parser of Qwen3-Coder's dialect: `<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`.
+//! The arguments are texts without quotes.
 
 use super::closing::Closing;
 use super::form::{Form, Held, NAME_BYTES_MAX, Step, give_back, is_space};
@@ -11,26 +12,27 @@ const FUNCTION: &str = "<function=";
 const PARAMETER: &str = "<parameter=";
 const FUNCTION_END: &str = "</function>";
 
-/// A call of Qwen3-Coder's dialect, after `<tool_call>` or after `<function=`, which these models also write alone.
+/// Call parser of Qwen3-Coder's dialect, after the trigger `<tool_call>` or `<function=`. The models of this dialect
+/// sometimes leave out `<tool_call>`.
 #[derive(Debug)]
 pub(super) struct QwenXml {
     tools: Tools,
     held: Held,
-    /// Text of the tag that is read, from its first character.
+    /// Text of the tag that is being read, from its first character.
     tag: String,
     place: Place,
-    /// Name of the function while the call has not begun: it begins with the first tag after the name's.
+    /// Name of the function until the call begins, which happens at the first tag after the tag with the name.
     name: Option<String>,
-    /// The function that is called, if the request has it.
+    /// Function that is called, if the request offers it.
     tool: Option<Tool>,
     has_arguments: bool,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Before or in the tag with the function's name.
+    /// Before or within the tag with the function's name.
     Function,
-    /// Before or in a tag of the function's body.
+    /// Before or within a tag of the function's body.
     Body,
     Value(XmlValue),
     Closing(Closing),
@@ -109,13 +111,13 @@ impl QwenXml {
     }
 }
 
-/// Returns the name in a whole tag such as `<function=name>`.
+/// Returns the name in a complete tag such as `<function=name>`; `None` for any other text.
 fn named<'a>(tag: &'a str, opening: &str) -> Option<&'a str> {
     let name = tag.strip_prefix(opening)?.strip_suffix('>')?;
     (!name.is_empty()).then_some(name)
 }
 
-/// Whether a text may become a tag with a name.
+/// Whether a text is a prefix of a tag with a name.
 fn may_be_named(tag: &str, opening: &str) -> bool {
     match tag.strip_prefix(opening) {
         Some(name) => {
@@ -161,7 +163,7 @@ impl Form for QwenXml {
                 value.finish(out);
                 String::new()
             }
-            // A part of a tag, which is markup.
+            // An incomplete tag is markup.
             Place::Body | Place::Closing(_) => String::new(),
         }
     }

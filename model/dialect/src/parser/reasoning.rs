@@ -1,31 +1,32 @@
-//! Separates the reasoning at the start of a text from the rest.
+//! Parser that separates the reasoning at the start of a text from the rest of the text.
 
 use super::calls::Calls;
 use super::form::is_space;
 use super::sink::Sink;
 use crate::{Dialects, ReasoningDialect, ToolDialect};
 
-/// Most white space that is held back, bytes.
+/// Maximum length of buffered whitespace, bytes.
 const SPACE_BYTES_MAX: usize = 64;
 
-/// The reasoning of one answer, which stands at its start. Line breaks next to the tags are markup. A tag in the middle
-/// of the answer is content.
+/// Parser of the reasoning of one answer, which stands at the start of the answer. Line breaks next to the tags are
+/// markup. A tag in the middle of the answer is content.
 #[derive(Debug)]
 pub(super) struct Reasoning {
     dialect: ReasoningDialect,
-    /// Whether a call ends the reasoning: models of this dialect forget the tag that closes it.
+    /// Whether a call ends the reasoning, because models of the tool dialect sometimes leave out the tag that closes
+    /// the reasoning.
     ends_with_call: bool,
     place: Place,
-    /// Text that may be a tag.
+    /// Buffered text that may become a tag.
     partial: String,
-    /// Line breaks in the reasoning.
+    /// Buffered line breaks of the reasoning.
     breaks: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Start,
-    /// After the tag that opens the reasoning and line breaks.
+    /// After the tag that opens the reasoning and the line breaks behind the tag.
     Fresh,
     Inside,
     /// After the tag that closes the reasoning.
@@ -44,7 +45,7 @@ impl Reasoning {
         }
     }
 
-    /// Takes the next character; the text after the reasoning goes to `calls`.
+    /// Parses the next character. Text after the reasoning goes to `calls`.
     pub(super) fn feed(&mut self, ch: char, calls: &mut Calls, out: &mut Sink) {
         match self.place {
             Place::Start => self.start(ch, calls, out),
@@ -57,7 +58,7 @@ impl Reasoning {
         }
     }
 
-    /// Ends the text.
+    /// Ends the text, and passes on the buffered text.
     pub(super) fn finish(&mut self, calls: &mut Calls, out: &mut Sink) {
         match self.place {
             Place::Start => self.pass_on(calls, out),
@@ -82,7 +83,7 @@ impl Reasoning {
         }
     }
 
-    /// Gives the text to the search for calls, and ends the reasoning.
+    /// Ends the reasoning, and hands the buffered text to the search for calls.
     fn pass_on(&mut self, calls: &mut Calls, out: &mut Sink) {
         self.place = Place::Over;
         std::mem::take(&mut self.partial).chars().for_each(|ch| calls.feed(ch, out));
@@ -122,7 +123,8 @@ impl Reasoning {
     }
 }
 
-/// Whether a text opens a call: `Some(false)` if it may become the opening of one, `None` if not.
+/// Returns `Some(true)` if a text opens a call, `Some(false)` if the text is a prefix of such an opening, otherwise
+/// `None`.
 fn is_call(text: &str) -> Option<bool> {
     let (call, function) = ("<tool_call>", "<function=");
     let Some(rest) = text.strip_prefix(call) else {

@@ -1,22 +1,22 @@
-//! Collects the pieces that a parser has found, and joins neighbours of the same kind.
+//! Collects the pieces that a parser has found, and joins adjacent pieces of the same kind.
 
 use crate::Piece;
 
-/// The pieces found since they were last taken, and the number of the calls.
+/// Pieces that were found since the last `take`, and the number of calls.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     pieces: Vec<Piece>,
-    /// Calls that have begun in the answer so far.
+    /// Number of calls that have begun in the answer so far.
     calls: u32,
 }
 
 impl Sink {
-    /// Returns the pieces found since the last call of this function.
+    /// Returns the pieces that were found since the last `take`.
     pub(super) fn take(&mut self) -> Vec<Piece> {
         std::mem::take(&mut self.pieces)
     }
 
-    /// Number of calls that have begun.
+    /// Returns the number of calls that have begun.
     pub(super) fn calls(&self) -> u32 {
         self.calls
     }

@@ -1,13 +1,13 @@
-//! Turns the text of an argument that is written without JSON's quotes into JSON, by the argument's schema.
+//! Converts the text of an argument without JSON quotes to JSON, by the argument's schema.
 
 use super::json::quoted;
 use super::python;
 use serde_json::Value;
 
-/// Most schemas that are looked at for the type of one argument.
+/// Maximum number of schemas that are visited to find the type of one argument.
 const SCHEMAS_MAX: usize = 64;
 
-/// What an argument's schema asks for.
+/// Type of an argument according to its schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     shape: Shape,
@@ -28,8 +28,9 @@ enum Shape {
 }
 
 impl Kind {
-    /// Returns what a schema asks for: the first type that is not `null`, as vLLM does. An argument without a schema, or
-    /// whose schema names no type, is a text. `root` is the schema of all arguments, for references.
+    /// Returns the type of an argument according to its schema: the first type that is not `null`, as in vLLM. An
+    /// argument without a schema, or with a schema that names no type, is a string. `root` is the schema of all
+    /// arguments, in which references are resolved.
     pub(crate) fn of(schema: Option<&Value>, root: Option<&Value>) -> Kind {
         let (mut types, mut left) = (Vec::new(), SCHEMAS_MAX);
         if let Some(schema) = schema {
@@ -42,13 +43,13 @@ impl Kind {
         Kind { shape, nullable, mixed }
     }
 
-    /// Whether a grammar must leave the text free: it may be a string.
+    /// Whether a grammar must allow any text, because the argument may be a string.
     pub(crate) fn is_free_text(self) -> bool {
         self.shape == Shape::Text || self.mixed
     }
 
-    /// Most bytes of the text that can be anything but a string; `None` if there is no such limit. The text of a string
-    /// need not be held back, except for a `null`.
+    /// Maximum length of a text that can be a value other than a string, bytes; `None` for no limit. A longer text is a
+    /// string, so that the parser need not buffer the rest of the text.
     pub(super) fn held_bytes_max(self) -> Option<usize> {
         match (self.shape, self.nullable) {
             (Shape::Text, false) => Some(0),
@@ -57,7 +58,8 @@ impl Kind {
         }
     }
 
-    /// Returns the text of an argument as JSON: by its type if the text is of this type, otherwise as a string.
+    /// Converts the text of an argument to JSON: to a value of the argument's type if the text is one, otherwise to a
+    /// string.
     pub(super) fn json(self, text: &str) -> String {
         let trimmed = text.trim();
         let word = trimmed.to_ascii_lowercase();
@@ -80,8 +82,8 @@ impl Kind {
     }
 }
 
-/// Collects the types that a schema names, with those of its alternatives. `left` is how many schemas may still be
-/// looked at.
+/// Collects the types that a schema names, including the types of its alternatives. `left` is the number of schemas
+/// that may still be visited.
 fn collect(schema: &Value, root: &Value, left: &mut usize, types: &mut Vec<Shape>) {
     if *left == 0 {
         return;
@@ -138,7 +140,7 @@ fn whole(text: &str) -> Option<String> {
     whole.then(|| text.to_owned())
 }
 
-/// Reads an array or object, as JSON or as a Python literal.
+/// Converts an array or object, written as JSON or as a Python literal, to JSON; `None` for any other text.
 fn container(text: &str, wanted: fn(&Value) -> bool) -> Option<String> {
     let json = match text.parse::<Value>() {
         Ok(Value::String(inner)) => python::literal(&inner)?,

@@ -1,4 +1,5 @@
-//! Reads the text of one argument between `<parameter=…>` and `</parameter>`, and writes it as JSON.
+//! Parser that reads the text of one argument between `<parameter=…>` and `</parameter>` and writes the argument as
+//! JSON.
 
 use super::form::{HELD_BYTES_MAX, is_space};
 use super::json::push_escaped;
@@ -9,28 +10,29 @@ use crate::Tool;
 const PARAMETER_END: &str = "</parameter>";
 const FUNCTION_END: &str = "</function>";
 const CALL_END: &str = "</tool_call>";
-/// Most white space between two closing tags, bytes.
+/// Maximum length of whitespace between two closing tags, bytes.
 const SPACE_BYTES_MAX: usize = 64;
 
-/// The text of an argument so far. One line break after the opening tag and one before the closing tag are markup. A
-/// closing tag counts only with the tag that must follow it, because a value may be a text about such tags.
+/// Parser of the text of one argument. One line break after the opening tag and one line break before the closing tag
+/// are markup. A closing tag counts only together with the tag that must follow it, because a value may contain the
+/// text of such tags.
 #[derive(Debug)]
 pub(super) struct XmlValue {
     kind: Kind,
-    /// Whether a line break at the start is still to be skipped.
+    /// Whether the line break after the opening tag may still come.
     fresh: bool,
-    /// Text that may be the end of the value.
+    /// Buffered text that may be the end of the value.
     ending: String,
-    /// Text of a value whose type must be known before it is written; `None` while a string is written.
+    /// Buffered value whose type must be known before the value is written; `None` while a string is written.
     held: Option<String>,
 }
 
-/// How a value ended.
+/// End of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// With its closing tag and this text of the next tag.
+    /// The closing tag of the value, and this text of the next tag.
     Parameter(&'static str),
-    /// With the closing tags of the function and the call; its own is missing.
+    /// The closing tags of the function and of the call. The closing tag of the value is missing.
     Call,
 }
 
@@ -47,7 +49,7 @@ impl XmlValue {
         XmlValue { kind, fresh: true, ending: String::new(), held: Some(String::new()) }
     }
 
-    /// Takes the next character, and returns the end of the value if it is the last one.
+    /// Parses the next character, and returns the end of the value if the character completes the end.
     pub(super) fn feed(&mut self, ch: char, out: &mut Sink) -> Option<End> {
         if std::mem::take(&mut self.fresh) && ch == '\n' {
             return None;
@@ -68,10 +70,10 @@ impl XmlValue {
         }
     }
 
-    /// Ends the text in the middle of the value, and writes what is held of it.
+    /// Ends the text within the value, and writes the buffered text.
     pub(super) fn finish(&mut self, out: &mut Sink) {
         let ending = std::mem::take(&mut self.ending);
-        // A part of a closing tag is markup.
+        // An incomplete closing tag is markup.
         if !ending.trim_start_matches('\n').starts_with("</") {
             ending.chars().for_each(|ch| self.write(ch, out));
         }
@@ -109,7 +111,7 @@ impl XmlValue {
     }
 }
 
-/// Whether a text is the end of a value, or may become it.
+/// Returns whether a text is the end of a value, or a prefix of such an end.
 fn ending(text: &str) -> Ending {
     let tags = text.strip_prefix('\n').unwrap_or(text);
     let ends: [(&str, &'static str, End); 3] = [

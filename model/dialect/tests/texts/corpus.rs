@@ -1,17 +1,17 @@
-//! The corpus of transcripts in `tests/corpus`, written after the public documentation of each dialect, and what a parser
-//! makes of a text.
+//! Reads the transcripts in `tests/corpus`, which were written from the public documentation of each dialect, and
+//! parses texts.
 
 use serde::Deserialize;
 use serde_json::Value;
 use tiercel_dialect::{Dialects, Parser, Piece, Tool, ToolDialect, Tools};
 
-/// What one text of a model must be parsed into.
+/// Transcript: a text of a model, and the expected result of the parser.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) text: String,
-    /// Name of the reasoning dialect; no reasoning is looked for without it.
+    /// Name of the reasoning dialect. Without a name, the parser recognizes no reasoning.
     pub(crate) reasoning_tags: Option<String>,
     /// Whether the prompt has opened the reasoning.
     #[serde(default)]
@@ -20,13 +20,13 @@ pub(crate) struct Case {
     pub(crate) content: String,
     #[serde(default)]
     pub(crate) reasoning: String,
-    /// JSON: names and arguments of the complete calls.
+    /// Names and arguments of the complete calls, as JSON.
     pub(crate) calls: Option<String>,
-    /// JSON: name and text of the arguments of the call that is cut.
+    /// Name and partial arguments of the cut call, as JSON.
     pub(crate) cut: Option<String>,
 }
 
-/// What a parser made of a text.
+/// Result of a parser for one text.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) content: String,
@@ -42,7 +42,7 @@ pub(crate) struct Call {
 }
 
 impl Answer {
-    /// Adds a piece, and checks that it may follow the others.
+    /// Adds a piece, and checks that the piece may follow the earlier pieces.
     pub(crate) fn add(&mut self, piece: Piece) {
         let count = u32::try_from(self.calls.len()).unwrap();
         match piece {
@@ -74,7 +74,7 @@ impl Answer {
     }
 }
 
-/// Parses a text that comes in these parts.
+/// Parses a text that arrives in these parts.
 pub(crate) fn parse<'a>(dialects: &Dialects, parts: impl IntoIterator<Item = &'a str>) -> Answer {
     let mut parser = Parser::new(dialects, &tools());
     let mut answer = Answer::default();
@@ -85,7 +85,7 @@ pub(crate) fn parse<'a>(dialects: &Dialects, parts: impl IntoIterator<Item = &'a
     answer
 }
 
-/// The functions that the texts of the corpus call.
+/// Returns the functions that the transcripts call.
 pub(crate) fn tools() -> Tools {
     let list: Vec<Value> = serde_json::from_str(include_str!("../corpus/tools.json")).unwrap();
     let tool = |tool: &Value| Tool {
@@ -95,7 +95,7 @@ pub(crate) fn tools() -> Tools {
     Tools::new(list.iter().map(tool).collect())
 }
 
-/// All cases, with what their parsers look for.
+/// Returns all transcripts, with the dialects that their parsers recognize.
 pub(crate) fn cases() -> Vec<(Dialects, Case)> {
     #[derive(Deserialize)]
     struct File {

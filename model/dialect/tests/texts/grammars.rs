@@ -1,4 +1,5 @@
-//! The grammars of calls: llguidance compiles them, and texts that they allow are calls whose arguments follow the schemas.
+//! Tests of the grammars of calls: llguidance compiles each grammar, and the parser finds calls whose arguments follow
+//! the schemas in each text that the grammar allows.
 
 use crate::corpus::{Answer, cases, tools};
 use llguidance::api::TopLevelGrammar;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use tiercel_dialect::grammar::{self, Output};
 use tiercel_dialect::{Dialects, Parser, ReasoningDialect, Tool, ToolDialect, Tools};
 
-/// Texts that are tokens of the test's vocabulary, special tokens in one half of the tests.
+/// Texts that are tokens of the test vocabulary. In one half of the tests, these tokens are special tokens.
 const MARKUP: [&str; 10] = [
     "<tool_call>",
     "</tool_call>",
@@ -22,12 +23,13 @@ const MARKUP: [&str; 10] = [
     "<|python_tag|>",
     "<|python_start|>",
 ];
-/// Ordinary tokens of several bytes, so that random texts end.
+/// Ordinary tokens of several bytes, with which random texts end sooner.
 const WORDS: [&str; 12] =
     ["\"}", "\"", "}", "\n</parameter>\n", "</parameter>", ", ", "]", ")", "\n", "'", "ab", "42"];
 const END: u32 = 0;
 
-/// A vocabulary of all bytes and some longer texts. The texts of `special` are special tokens, or else ordinary ones.
+/// Vocabulary of single bytes and some longer texts. If `special` is set, the texts of [`MARKUP`] are special tokens,
+/// otherwise ordinary tokens.
 struct Vocabulary {
     texts: Vec<Vec<u8>>,
     special: bool,
@@ -51,7 +53,7 @@ impl Vocabulary {
         Vocabulary { texts: texts.collect(), special, factory }
     }
 
-    /// Returns the id of a special token.
+    /// Returns the id of the special token with this text; `None` if there is none.
     fn special(&self, text: &str) -> Option<u32> {
         let at = MARKUP.iter().position(|markup| *markup == text)?;
         self.special.then_some(at as u32 + 1)
@@ -62,7 +64,7 @@ impl Vocabulary {
         Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error:#}\n{grammar}"))))
     }
 
-    /// Whether a grammar allows a text as a whole. Markup is special tokens where these exist.
+    /// Whether a grammar allows a whole text. Markup in the text becomes special tokens if the vocabulary has them.
     fn allows(&self, grammar: &str, text: &str) -> bool {
         let mut matcher = self.matcher(grammar);
         let mut rest = text;
@@ -84,8 +86,8 @@ impl Vocabulary {
         matcher.is_accepting().unwrap()
     }
 
-    /// Draws tokens that a grammar allows until the output ends, and returns the text; `None` if it does not end in
-    /// time, or has a number with an exponent, which may be too large for a float.
+    /// Draws random tokens that a grammar allows until the output ends, and returns the text. Returns `None` if the
+    /// output does not end in time, or has a number with an exponent, which may be too large for a float.
     fn draw(&self, grammar: &str, random: &mut Random) -> Option<String> {
         let mut matcher = self.matcher(grammar);
         let mut bytes = Vec::new();
@@ -118,7 +120,7 @@ impl Vocabulary {
     }
 }
 
-/// A small generator of random numbers (SplitMix64).
+/// Small random number generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -131,7 +133,7 @@ impl Random {
     }
 }
 
-/// Functions with everything that schemas of functions have.
+/// Returns functions whose schemas cover the features that schemas of functions usually have.
 fn rich_tools() -> Tools {
     let tool = |name: &str, parameters: Value| Tool {
         name: name.to_owned(),
@@ -184,7 +186,8 @@ fn parse(output: &Output<'_>, tools: &Tools, text: &str) -> Answer {
     answer
 }
 
-/// Checks that all calls are complete calls of functions of the request, with arguments that follow their schemas.
+/// Checks that all calls are complete, name a function of the request, and have arguments that follow the function's
+/// schema.
 fn check_calls(tools: &Tools, answer: &Answer, text: &str) {
     for call in &answer.calls {
         assert!(call.complete, "{text}");
@@ -211,7 +214,7 @@ fn outputs(vocabulary: &Vocabulary, each: impl Fn(&Output<'_>)) {
     }
 }
 
-/// Draws texts of a grammar until a number of them have ended, and checks each.
+/// Draws random texts of a grammar, and checks the first `count` texts that end.
 fn draw_many(vocabulary: &Vocabulary, grammar: &str, count: usize, check: impl Fn(&str)) {
     let mut random = Random(7);
     let ended = (0..5 * count).filter_map(|_| vocabulary.draw(grammar, &mut random)).take(count);

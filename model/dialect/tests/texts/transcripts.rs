@@ -1,11 +1,12 @@
-//! Texts of models, and what parsers make of them: the expected pieces, however the text is cut, and no text lost.
+//! Tests of parsers on texts of models: the parser finds the expected pieces, wherever the text is split, and loses no
+//! text.
 
 use crate::corpus::{Answer, Case, cases, parse};
 use proptest::prelude::*;
 use serde_json::Value;
 use tiercel_dialect::{Dialects, HELD_BYTES_MAX, Parser, ReasoningDialect, ToolDialect};
 
-/// Names and arguments of the complete calls.
+/// Returns the names and arguments of the complete calls.
 fn complete(answer: &Answer) -> Value {
     let complete = answer.calls.iter().filter(|call| call.complete);
     let pair = |call: &crate::corpus::Call| -> [Value; 2] {
@@ -42,7 +43,7 @@ fn every_transcript_gives_the_same_pieces_character_by_character() {
     }
 }
 
-/// Cuts a text at these places, as shares of 2^16 of its length.
+/// Splits a text at these places, which are fractions of the text's length in units of 1/65536.
 fn cut<'a>(text: &'a str, places: &[u16]) -> Vec<&'a str> {
     let at = |place: &u16| text.floor_char_boundary((text.len() * usize::from(*place)) >> 16);
     let mut places: Vec<usize> = places.iter().map(at).chain([0, text.len()]).collect();
@@ -50,8 +51,8 @@ fn cut<'a>(text: &'a str, places: &[u16]) -> Vec<&'a str> {
     places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
 }
 
-/// Whether the content, reasoning, names and arguments are all of the text but markup: they are in it in their order,
-/// and between them there is nothing but the characters of tags.
+/// Checks that the answer has every uppercase letter of the text, in any order. The markup of the test texts has no
+/// uppercase letters.
 fn nothing_is_lost(text: &str, answer: &Answer) -> Result<(), String> {
     let letters = |text: &str| -> String { text.chars().filter(|ch| ch.is_uppercase()).collect() };
     let mut found: Vec<char> = letters(&answer.reasoning).chars().collect();
@@ -75,7 +76,8 @@ fn dialects() -> impl Strategy<Value = Dialects> {
     })
 }
 
-/// Texts of the parts that texts of models consist of. The only capital letters are those of contents and values.
+/// Returns random texts that are joined from fragments of models' texts. Only contents, names and values have uppercase
+/// letters.
 fn texts() -> impl Strategy<Value = String> {
     let parts = [
         "<tool_call>",

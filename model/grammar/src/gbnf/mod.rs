@@ -1,22 +1,23 @@
-//! From GBNF, the grammar format of llama.cpp, to Lark.
+//! Converts GBNF, the grammar format of llama.cpp, to Lark.
 //!
-//! Supported: rules (`name ::= ...`), texts (`"..."`), classes of characters (`[a-z]`, `[^"\\]`), any character (`.`),
-//! groups, alternatives, `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`, comments, and the escapes `\n`, `\r`, `\t`, `\\`, `\"`, `\[`,
-//! `\]`, `\xHH`, `\uHHHH` and `\UHHHHHHHH`. Refused by name: tokens (`<...>`, `!<...>`).
+//! Supported features are rules (`name ::= ...`), literals (`"..."`), character classes (`[a-z]`, `[^"\\]`), any
+//! character (`.`), groups, alternatives, `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`, comments, and the escapes `\n`, `\r`,
+//! `\t`, `\\`, `\"`, `\[`, `\]`, `\xHH`, `\uHHHH` and `\UHHHHHHHH`. Tokens (`<...>`, `!<...>`) are refused with a
+//! message.
 //!
-//! | file | what it does |
+//! | file | content |
 //! |---|---|
-//! | `parse.rs` | from text to rules |
-//! | `write.rs` | from rules to Lark |
+//! | `parse.rs` | parser from text to rules |
+//! | `write.rs` | writer from rules to Lark |
 
 mod parse;
 mod write;
 
 use crate::GrammarError;
 
-/// Most repetitions that one item states.
+/// Maximum number of repetitions that one item may state.
 const REPETITIONS_MAX: u32 = 10_000;
-/// Deepest nesting of groups; the parser of Lark grammars allows a little more.
+/// Maximum nesting of groups. llguidance's parser of Lark grammars allows a little more.
 const NESTING_MAX: usize = 24;
 
 /// Rule of a GBNF grammar.
@@ -28,14 +29,14 @@ struct Rule {
     line: usize,
 }
 
-/// Item of a sequence, with its repetitions.
+/// Item of a sequence: an element and its number of repetitions.
 #[derive(Debug, Clone, PartialEq)]
 struct Item {
     element: Element,
     repeat: Option<Repeat>,
 }
 
-/// Numbers of repetitions: at least, and at most if limited.
+/// Range of the number of repetitions; `most` is `None` for an unlimited number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Repeat {
     least: u32,
@@ -44,19 +45,19 @@ struct Repeat {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Element {
-    /// A text.
+    /// Literal text.
     Text(String),
-    /// One character of a class, or one outside of it.
+    /// One character of a character class, or one character outside of the class if `negated`.
     Class { negated: bool, ranges: Vec<(char, char)> },
     /// Any character.
     Any,
-    /// Reference to a rule, with the line.
+    /// Reference to a rule, with the number of the line that has the reference.
     Reference(String, usize),
     /// Group of alternatives.
     Group(Vec<Vec<Item>>),
 }
 
-/// Returns whether a text is a GBNF grammar: a line defines a rule by `::=`.
+/// Returns whether a text is a GBNF grammar, which has a line that defines a rule by `::=`.
 pub fn is_gbnf(text: &str) -> bool {
     text.lines().any(|line| {
         let rest = line.trim_start().trim_start_matches(parse::is_name_char);
@@ -67,7 +68,7 @@ pub fn is_gbnf(text: &str) -> bool {
 /// Converts a GBNF grammar to a Lark grammar.
 ///
 /// # Errors
-/// [`GrammarError`] with the line.
+/// [`GrammarError`] with the number of the line.
 pub fn to_lark(grammar: &str) -> Result<String, GrammarError> {
     let rules = parse::rules(grammar)?;
     write::lark(&rules)

@@ -1,4 +1,4 @@
-//! Reads the rules of a GBNF grammar.
+//! Parser of GBNF grammars.
 
 use super::{Element, Item, NESTING_MAX, REPETITIONS_MAX, Repeat, Rule};
 use crate::GrammarError;
@@ -10,7 +10,7 @@ pub(super) fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
-/// Reads all rules of a grammar.
+/// Parses all rules of a grammar.
 pub(super) fn rules(grammar: &str) -> Result<Vec<Rule>, GrammarError> {
     let mut reader = Reader { chars: grammar.chars().peekable(), line: 1 };
     let mut rules = Vec::new();
@@ -50,7 +50,7 @@ impl Reader<'_> {
         GrammarError::Invalid(format!("line {}: {what}", self.line))
     }
 
-    /// Skips spaces and comments, and ends of lines too if `lines`.
+    /// Skips spaces and comments, and line breaks too if `lines`.
     fn skip(&mut self, lines: bool) {
         while let Some(next) = self.peek() {
             match next {
@@ -121,7 +121,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the next element of a sequence; `None` at the end of the sequence.
+    /// Parses the next element of a sequence; `None` at the end of the sequence.
     fn element(&mut self, depth: usize) -> Result<Option<Element>, GrammarError> {
         let element = match self.peek() {
             None | Some('|' | ')' | '\r' | '\n') => return Ok(None),
@@ -230,7 +230,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one character of a text or class, which may be an escape.
+    /// Reads one character of a literal or character class, which may be an escape.
     fn character(&mut self) -> Result<char, GrammarError> {
         let end = "the grammar ends within a text or a class";
         let c = self.next().ok_or_else(|| self.wrong(end))?;

@@ -1,14 +1,14 @@
 //! Writes the rules of a GBNF grammar as a Lark grammar.
 //!
-//! Rules that need no recursion become terminals, which the parser follows much faster. Characters that are no letters or
-//! digits are written as escapes, so that no text can end the expression that it stands in.
+//! Rules without recursion become terminals, which llguidance matches much faster than rules. All characters but ASCII
+//! letters and digits are written as escapes, so that no character can end the regular expression around it.
 
 use super::{Element, Item, Repeat, Rule};
 use crate::GrammarError;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// Returns the rules as a Lark grammar whose rule `start` stands for the rule `root`.
+/// Returns the rules as a Lark grammar whose rule `start` is the rule `root`.
 pub(super) fn lark(rules: &[Rule]) -> Result<String, GrammarError> {
     let mut places = HashMap::new();
     for (place, rule) in rules.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn lark(rules: &[Rule]) -> Result<String, GrammarError> {
     Ok(lark)
 }
 
-/// Collects the places of the rules that alternatives refer to.
+/// Collects the indexes of the rules to which alternatives refer.
 fn collect(
     alternatives: &[Vec<Item>],
     places: &HashMap<&str, usize>,
@@ -65,7 +65,8 @@ fn collect(
     Ok(())
 }
 
-/// Returns for each rule whether it is a terminal: all rules that it refers to are terminals already.
+/// Returns for each rule whether the rule is a terminal, which means that all rules to which the rule refers are
+/// terminals.
 fn terminals(references: &[HashSet<usize>]) -> Vec<bool> {
     let mut users = vec![Vec::new(); references.len()];
     for (place, found) in references.iter().enumerate() {
@@ -138,7 +139,7 @@ fn class(negated: bool, ranges: &[(char, char)]) -> String {
     class + "]/"
 }
 
-/// Returns a character as it is written in a regular expression.
+/// Returns a character as part of a regular expression.
 fn literal(c: char) -> String {
     if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:x}}}", u32::from(c)) }
 }

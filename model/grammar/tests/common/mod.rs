@@ -1,4 +1,4 @@
-//! What the tests of grammars share: a vocabulary, the vendored schemas, and random outputs that follow a grammar.
+//! Shared parts of the tests of grammars: a vocabulary, the vendored schemas, and random outputs that follow a grammar.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use rand::rngs::SmallRng;
@@ -12,7 +12,7 @@ use tiercel_grammar::{
 
 /// End token of the test vocabulary.
 pub(crate) const END: TokenId = 256;
-/// Tokens of several bytes, beside one token for each byte.
+/// Tokens of several bytes. The vocabulary also has one token for each byte.
 const WORDS: [&str; 40] = [
     "{\"", "\":", "\": ", "\", \"", "\",\"", ", ", ": ", "[]", "{}", "},", "],", "\"}", "\"]",
     "true", "false", "null", "tr", "nul", "00", "10", "123", "-1", "0.5", "e+", "the", " the",
@@ -20,7 +20,7 @@ const WORDS: [&str; 40] = [
     "-0", ".com",
 ];
 
-/// Returns the texts of the test vocabulary.
+/// Returns the bytes of a token of the test vocabulary.
 pub(crate) fn token_bytes(token: TokenId) -> Vec<u8> {
     match token {
         0..256 => vec![token as u8],
@@ -38,12 +38,12 @@ pub(crate) fn grammars() -> Grammars {
     Grammars::new(&Vocabulary::new(257 + WORDS.len(), &[END], text)).unwrap()
 }
 
-/// Runs work that compiles grammars on a thread with the stack that it needs.
+/// Runs a function that compiles grammars on a thread with a stack of [`STACK_BYTES`].
 pub(crate) fn with_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap().join().unwrap()
 }
 
-/// Compiles one source on a thread with the stack that it needs.
+/// Compiles one source on a thread with a stack of [`STACK_BYTES`].
 pub(crate) fn compile(source: Source) -> Result<Arc<dyn Constraint>, GrammarError> {
     with_stack(move || grammars().compile(&source).map(|Compiled { constraint, .. }| constraint))
 }
@@ -58,19 +58,19 @@ pub(crate) fn schemas() -> Vec<(String, Value)> {
     files.iter().flat_map(|file| file.lines()).map(read).collect()
 }
 
-/// How a random output ended.
+/// Reason for which a random output ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The end token was chosen.
     Complete,
-    /// The output reached its limit.
+    /// The output reached its maximum length.
     Cut,
-    /// The grammar left no token.
+    /// The grammar left no token. Holds the reason.
     Stuck(String),
 }
 
-/// Returns a random output of at most `limit` tokens that follows a grammar. The end, and bytes that close a text, an array
-/// or an object, are chosen more often than others, so that most outputs end.
+/// Returns a random output of at most `limit` tokens that follows a grammar. The end token, and tokens that close a
+/// string, an array or an object, are chosen more often than others, so that most outputs end.
 pub(crate) fn random_output(
     constraint: &dyn Constraint,
     seed: u64,

@@ -1,4 +1,5 @@
-// Vercel's AI SDK with its OpenAI-compatible provider: text and objects, tools in steps, reasoning, whole and streamed.
+// Tests Vercel's AI SDK with its OpenAI-compatible provider: text and objects, tools in steps, and reasoning, whole and
+// streamed.
 // Usage: node ai_sdk.mjs BASE_URL MODEL
 
 import assert from "node:assert/strict";

@@ -1,5 +1,6 @@
-// The requests of Cline and Roo Code, which are extensions of an editor: the fields that their OpenAI-compatible providers
-// set (src/core/api/providers/openai.ts and src/api/providers/openai.ts), sent as they do with openai-node.
+// Sends requests of Cline and Roo Code, which are extensions of an editor, with openai-node, which both extensions use.
+// The requests have the fields that the extensions' OpenAI-compatible providers set (src/core/api/providers/openai.ts
+// and src/api/providers/openai.ts).
 // Usage: node editors.mjs BASE_URL MODEL
 
 import assert from "node:assert/strict";

@@ -1,4 +1,4 @@
-// openai-node: `parse`, the helpers of streams and of tools. Usage: node openai_node.mjs BASE_URL MODEL
+// Tests openai-node: `parse`, and the helpers for streams and tools. Usage: node openai_node.mjs BASE_URL MODEL
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -1,4 +1,5 @@
-//! The table of tenants: their live requests, and what they used since the start of the server.
+//! The table of tenants: the live requests of each tenant, and the tokens and device time that the tenant used since
+//! the start of the server.
 
 use super::Palette;
 use crate::cli::ctl::duration;

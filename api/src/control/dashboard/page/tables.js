@@ -82,7 +82,7 @@ export class Latencies {
   }
 }
 
-/** What tenants have in the engine, and what they used since its start. */
+/** Live requests and blocks of tenants, and the tokens and device time that they used since the start of the server. */
 export class Tenants {
   constructor() {
     this.table = new Table(byId("tenants"), [
