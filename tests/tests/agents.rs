@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-#[ignore = "installs a dozen clients with pip and npm"]
+#[ignore = "downloads clients with pip and npm for minutes; .ci/run runs this test"]
 fn clients_of_tools_and_structured_output_work() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/agents/run.py");
     // The binary `tiercel-program` is the program `tiercel` under another name.
