@@ -22,6 +22,7 @@ mod conjuncts;
 mod constraint;
 mod error;
 mod gbnf;
+mod integers;
 mod lark;
 mod overlap;
 mod schema;

@@ -4,9 +4,10 @@
 //! llguidance ignores some keywords that it does not implement, and departs from JSON Schema in a few places. A schema
 //! with such a keyword is refused, with the keyword and its place. The layout of the output is fixed too. The only
 //! whitespace is one optional space after each comma and colon, so that a model cannot loop in whitespace. No `\u`
-//! escapes are allowed, so that each property name has one spelling.
+//! escapes are allowed, so that each property name has one spelling. Integers without bounds get bounds.
 
 use crate::conjuncts::{CONJUNCTS_MAX, Conjuncts};
+use crate::integers::bound_integers;
 use crate::{GrammarError, overlap};
 use serde_json::{Map, Number, Value, json};
 
@@ -133,6 +134,7 @@ impl Walk<'_> {
             self.keyword(keyword, value, &format!("{at}/{}", escaped(keyword)))?;
         }
         check_together(fields, at)?;
+        bound_integers(fields);
         self.rewrite_one_of(fields);
         Ok(())
     }
