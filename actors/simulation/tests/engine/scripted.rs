@@ -11,6 +11,11 @@ use tiercel_simulation::{Laboratory, collect, request, simulate};
 
 /// Token that ends a scripted output.
 const END: TokenId = 250;
+/// Minimum number of swaps, and of recomputes, in all storms of a test.
+const PREEMPTIONS: u64 = 500;
+/// Number of storms of each mode. A storm is a set of requests that are sent at random times to an engine with too
+/// little memory.
+const STORMS: u64 = 50;
 
 /// Script with an output for every prompt: random tokens whose seed depends on the prompt.
 #[derive(Debug)]
@@ -77,7 +82,8 @@ fn preemption_never_shows_in_a_scripted_output() {
                 counts.iter().sum::<u64>()
             })
             .sum();
-        assert!(preemptions >= least, "{preemptions} by {mode:?}");
+        println!("{preemptions} preemptions by {mode:?}");
+        assert!(preemptions >= PREEMPTIONS, "{preemptions} by {mode:?}");
     }
 }
 
