@@ -1,6 +1,8 @@
 //! Shared parts of the tests of grammars: a vocabulary, the vendored schemas, and random outputs that follow a grammar.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod hostile;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
