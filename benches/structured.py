@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Structured output on a running server: answers of the default model, and the streams beside constrained ones.
+
+    cargo build --release && python3 -m pip install jsonschema==4.26.0 jiter==0.16.0
+    python3 benches/structured.py answers   # the default model answers under each vendored schema
+    python3 benches/structured.py streams   # free streams beside 16 constrained ones, on the default model
+    python3 benches/structured.py hostile   # free streams beside hostile grammars, on the mock device and the default model
+
+`answers`: one chat request for each schema, with the schema in the prompt, at most 512 tokens, default sampling and a fixed
+seed, 32 at a time. Complete answers are validated by Python's `jsonschema`, all others must be the beginning of a JSON text by
+`jiter`. Then the example `check_answers` checks all answers with the Rust crate `jsonschema` and with the grammar's bytes.
+
+`streams`: 32 streams at once; 16 of them are always free, the others are free in one turn and constrained in the next. Printed is
+the speed of the first 16.
+
+`hostile`: 8 quiet streams, beside no other requests, beside two clients that send ordinary grammars, and beside two clients that
+send hostile grammars one after the other, in turns. Printed are the quiet streams' gaps between tokens, and the time until an
+honest client's small grammar is answered.
+"""
+
+import http.client, json, os, statistics, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BINARY = ROOT / "target" / "release" / "tiercel"
+PORT = 18580
+TURNS = 5
+SCHEMA = {"type": "array", "minItems": 500, "items": {"type": "object", "properties": {
+    "name": {"type": "string"}, "age": {"type": "integer"}, "kind": {"enum": ["cat", "dog"]},
+    "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["name", "age", "kind", "tags"]}}
+
+
+class Server:
+    """A server as a child process."""
+
+    def __init__(self, *arguments):
+        command = [str(BINARY), "serve", "--listen", f"127.0.0.1:{PORT}", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while True:
+            time.sleep(0.2)
+            assert self.process.poll() is None, "the server has ended"
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return
+            except OSError:
+                pass
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def post(path, body):
+    """Sends a request; returns the status and the answer's JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=600)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def token_times(body, until=None):
+    """Sends a streamed request; returns the time of each token's event. Leaves the stream at the time `until`."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=600)
+    connection.request("POST", "/v1/completions", json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    times = []
+    for line in answer:
+        if line.startswith(b"data: {"):
+            times.append(time.monotonic())
+        if until and time.monotonic() > until:
+            break
+    connection.close()
+    return times
+
+
+def examples(which):
+    """Returns the requests that the Rust example prints."""
+    command = ["cargo", "run", "--quiet", "-p", "tiercel-grammar", "--example", "requests", "--", which]
+    lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def all_at_once(works):
+    """Runs functions on threads and returns their results in order."""
+    results = [None] * len(works)
+
+    def run(at):
+        results[at] = works[at]()
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def answer(schema):
+    """Returns the model's answer under a schema, and the reason for its end."""
+    question = f"Write one example of a JSON value that follows this JSON schema. Answer with the value only.\n{json.dumps(schema)}"
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": 512, "seed": 7,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "value", "strict": True, "schema": schema}}}
+    status, answer = post("/v1/chat/completions", body)
+    if status != 200:
+        return status, answer["error"]["message"]
+    choice = answer["choices"][0]
+    return choice["finish_reason"], choice["message"]["content"]
+
+
+def answers():
+    import jiter, jsonschema
+
+    requests = examples("schemas")
+    server = Server()
+    waiting, lock, done = list(reversed(requests)), threading.Lock(), []
+
+    def client():
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                request = waiting.pop()
+            reason, text = answer(request["schema"])
+            done.append(request | {"reason": reason, "text": text, "complete": reason == "stop"})
+
+    began = time.monotonic()
+    all_at_once([client] * 32)
+    server.stop()
+    wrong, refused = [], [one for one in done if one["reason"] not in ("stop", "length")]
+    done = [one for one in done if one["reason"] in ("stop", "length")]
+    for one in done:
+        try:
+            if one["complete"]:
+                jsonschema.validate(json.loads(one["text"]), one["schema"], cls=jsonschema.validators.validator_for(one["schema"]))
+            else:
+                jiter.from_json(one["text"].encode(), partial_mode="trailing-strings")
+        except Exception as error:
+            wrong.append((one["name"], one["text"], str(error).splitlines()[0]))
+    complete = sum(one["complete"] for one in done)
+    print(f"{len(done)} schemas answered in {time.monotonic() - began:.0f} s: {complete} complete ({100 * complete / len(done):.1f} %), "
+          f"{len(done) - complete} cut at 512 tokens; {len(wrong)} wrong by Python's jsonschema or jiter; {len(refused)} refused")
+    if "ANSWERS" in os.environ:
+        Path(os.environ["ANSWERS"]).write_text("".join(json.dumps(one) + "\n" for one in done))
+    for one in wrong + [(one["name"], one["reason"], one["text"]) for one in refused]:
+        print(*one)
+    lines = "".join(json.dumps(one) + "\n" for one in done)
+    command = ["cargo", "run", "--quiet", "-p", "tiercel-grammar", "--example", "check_answers"]
+    checked = subprocess.run(command, cwd=ROOT, input=lines, text=True, capture_output=True)
+    print(f"Rust's jsonschema, and the grammar for cut answers: {checked.stdout.strip()}{checked.stderr}")
+
+
+def rate(times):
+    """Returns the speed of a stream after its first token, tokens/s."""
+    return (len(times) - 1) / (times[-1] - times[0])
+
+
+def streams():
+    server = Server()
+    free = {"prompt": "Once upon a time", "max_tokens": 192, "ignore_eos": True}
+    constrained = {"prompt": "Once upon a time", "max_tokens": 192, "structured_outputs": {"json": SCHEMA}}
+    post("/v1/completions", constrained | {"max_tokens": 1})
+    rates = {"free": [], "constrained": []}
+    beside_rates = {"free": [], "constrained": []}
+    for turn in range(TURNS * 2):
+        name, others = ("free", free) if turn % 2 == 0 else ("constrained", constrained)
+        bodies = [free | {"seed": n} for n in range(16)] + [others | {"seed": n} for n in range(16, 32)]
+        times = all_at_once([lambda body=body: token_times(body) for body in bodies])
+        rates[name].append(statistics.mean(rate(one) for one in times[:16]))
+        beside_rates[name].append(statistics.mean(rate(one) for one in times[16:]))
+    server.stop()
+    for name in rates:
+        shown = ", ".join(f"{one:.2f}" for one in rates[name])
+        print(f"16 free streams beside 16 {name} ones: {shown} tokens/s each; the {name} ones {statistics.median(beside_rates[name]):.2f}")
+    pairs = [100 * b / a for a, b in zip(rates["free"], rates["constrained"])]
+    print(f"free streams beside constrained ones, of their speed beside free ones: median {statistics.median(pairs):.1f} %, "
+          f"pairs {', '.join(f'{one:.1f}' for one in pairs)}")
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+MOCK = """name = "quiet"
+step_base_us = 10000.0
+decode_token_us = 10.0
+prefill_token_us = 5.0
+kv_token_us = 0.0
+prefill_context_us = 0.0
+prefill_step_us = 0.0
+link_bytes_per_s = 1e9
+kv_bytes_per_token = 4000
+block_size = 16
+device_blocks = 8000
+host_blocks = 0
+vocab_size = 1000
+max_model_len = 8192
+max_steps_in_flight = 1
+"""
+
+
+def beside(crowd, seconds):
+    """Runs 8 quiet streams, and beside them two clients that send the requests of `crowd`, and an honest client. Returns the quiet
+    streams' gaps, ms, the honest client's times, ms, and the statuses of the crowd's requests."""
+    until = time.monotonic() + seconds
+    statuses, honest = {}, []
+    quiet = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "service_tier": "priority"}
+
+    def rude(at):
+        while crowd and time.monotonic() < until:
+            body = {"prompt": "Hello", "max_tokens": 16, **crowd[at % len(crowd)]}
+            at += 2
+            status, _ = post("/v1/completions", body)
+            statuses[status] = statuses.get(status, 0) + 1
+
+    def small():
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            began = time.monotonic()
+            body = {"prompt": "Hello", "max_tokens": 1, "structured_outputs": {"regex": f"[a-z]{{3}}{number}{seconds}"}}
+            status, _ = post("/v1/completions", body)
+            honest.append((time.monotonic() - began) * 1e3 if status == 200 else float("inf"))
+            time.sleep(0.5)
+
+    works = [lambda n=n: token_times(quiet | {"seed": n}, until) for n in range(8)]
+    results = all_at_once(works + [lambda: rude(0), lambda: rude(1), small])
+    gaps = [(b - a) * 1e3 for times in results[:8] for a, b in zip(times, times[1:])]
+    return gaps, honest, statuses
+
+
+def hostile():
+    attacks = [request["fields"] for request in examples("hostile")]
+    ordinary = [{"structured_outputs": {"json": {"type": "object", "properties": {f"key{n}": {"type": "string", "maxLength": 20}},
+                                                 "required": [f"key{n}"]}}} for n in range(4000)]
+    profile = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
+    profile.write(MOCK)
+    profile.close()
+    for device, arguments in [("mock device", ["--device", f"mock:{profile.name}"]), ("default model", [])]:
+        server = Server(*arguments)
+        post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, **ordinary[0]})
+        for turn in range(3):
+            for name, crowd in [("nothing", []), ("ordinary grammars", ordinary), ("hostile grammars", attacks)]:
+                gaps, honest, statuses = beside(crowd, 40 + turn)
+                print(f"{device}, turn {turn + 1}, beside {name}: gaps p50 {percentile(gaps, 0.5):.1f} ms, p99 {percentile(gaps, 0.99):.1f}, "
+                      f"p99.9 {percentile(gaps, 0.999):.1f}, longest {max(gaps):.0f} ({len(gaps)}); small grammar p50 "
+                      f"{percentile(honest, 0.5):.0f} ms, longest {max(honest):.0f} ms; statuses of the crowd {statuses}", flush=True)
+        server.stop()
+    os.unlink(profile.name)
+
+
+if __name__ == "__main__":
+    modes = {"answers": answers, "streams": streams, "hostile": hostile}
+    if len(sys.argv) != 2 or sys.argv[1] not in modes:
+        sys.exit(f"usage: structured.py {'|'.join(modes)}")
+    modes[sys.argv[1]]()
