@@ -4,6 +4,7 @@
 
 mod default_model;
 mod families;
+mod preempted;
 mod requests;
 
 use serde_json::{Map, Value, json};
