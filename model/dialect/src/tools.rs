@@ -1,6 +1,6 @@
 //! Functions that a request offers to the model.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Function that the model may call.
@@ -43,5 +43,15 @@ impl Tool {
     /// argument.
     pub(crate) fn argument(&self, name: &str) -> Option<&Value> {
         self.parameters.as_ref()?.get("properties")?.get(name)
+    }
+
+    /// Returns the schema of the function's arguments, with the type `object` if the schema states no type.
+    pub(crate) fn object_schema(&self) -> Map<String, Value> {
+        let mut schema = match &self.parameters {
+            Some(Value::Object(schema)) => schema.clone(),
+            _ => Map::new(),
+        };
+        schema.entry("type").or_insert_with(|| json!("object"));
+        schema
     }
 }

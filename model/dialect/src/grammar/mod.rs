@@ -5,30 +5,16 @@
 //! the schema lists its values. In [`ToolDialect::Pythonic`], arguments follow the types, required members and listed
 //! values of the schema, but not its lengths, ranges and patterns.
 
+mod output;
 mod python;
 mod rules;
 mod xml;
 
-use crate::{ReasoningDialect, Tool, ToolDialect, Tools};
-use rules::Rules;
-use serde_json::{Map, Value, json};
+pub use output::{Output, SpecialTokens};
 
-/// Function that returns the id of the special token with the given text; `None` if the tokenizer has no such special
-/// token, so that the text is written with ordinary tokens.
-pub type SpecialTokens<'a> = &'a dyn Fn(&str) -> Option<u32>;
-
-/// Form of a model's output around calls.
-#[derive(Clone, Copy)]
-pub struct Output<'a> {
-    /// Dialect of the calls.
-    pub dialect: ToolDialect,
-    /// Tags around the reasoning before the answer; `None` if the model does not reason or its reasoning is forbidden.
-    pub reasoning: Option<ReasoningDialect>,
-    /// Whether the prompt ends with the tag that opens the reasoning, so that the output begins with reasoning.
-    pub reasoning_open: bool,
-    /// Special tokens of the tokenizer.
-    pub special: SpecialTokens<'a>,
-}
+use crate::{Tool, ToolDialect, Tools};
+use rules::{Rules, alternatives};
+use serde_json::Value;
 
 /// Returns the grammar of an output that is one call of one of the functions, or one or more calls with `parallel`.
 /// Reasoning comes before the calls, as `output` states. `tools` must not be empty.
@@ -158,11 +144,6 @@ fn list(call: &str, separator: &str, parallel: bool) -> String {
     if parallel { format!("({call}) ({separator} ({call}))*") } else { format!("({call})") }
 }
 
-fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> String) -> String {
-    let all: Vec<String> = tools.iter().enumerate().map(|(at, tool)| one(at, tool)).collect();
-    all.join(" | ")
-}
-
 /// Returns the Lark alternatives `{"name": …, "arguments": …}` of all functions; `key` is the key of the arguments.
 fn json_calls(rules: &mut Rules<'_>, tools: &Tools, key: &str) -> String {
     alternatives(tools, |at, tool| {
@@ -175,16 +156,6 @@ fn json_calls(rules: &mut Rules<'_>, tools: &Tools, key: &str) -> String {
 /// Adds a rule for the arguments of a function, and returns the name of the rule.
 fn json_arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let name = format!("arguments_{at}");
-    rules.rule(&name, &format!("%json {}", Value::Object(object_schema(tool))));
+    rules.rule(&name, &format!("%json {}", Value::Object(tool.object_schema())));
     name
-}
-
-/// Returns the schema of a function's arguments, with the type `object` if the schema states no type.
-fn object_schema(tool: &Tool) -> Map<String, Value> {
-    let mut schema = match &tool.parameters {
-        Some(Value::Object(schema)) => schema.clone(),
-        _ => Map::new(),
-    };
-    schema.entry("type").or_insert_with(|| json!("object"));
-    schema
 }

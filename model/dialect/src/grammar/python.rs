@@ -1,7 +1,6 @@
 //! Lark rules for calls of the pythonic dialect, whose arguments are Python literals.
 
-use super::rules::{Rules, literal};
-use super::{alternatives, object_schema};
+use super::rules::{Rules, alternatives, literal};
 use crate::{Tool, Tools};
 use serde_json::{Map, Value};
 
@@ -25,7 +24,7 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
 }
 
 fn arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
-    let schema = object_schema(tool);
+    let schema = tool.object_schema();
     let root = Value::Object(schema.clone());
     let mut reader = Reader { rules, root: &root, prefix: format!("value_{at}"), made: 0 };
     reader.members(&schema, 0, |name| format!("{name}="))

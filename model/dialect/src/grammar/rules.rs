@@ -1,7 +1,7 @@
 //! Writer of the rules of a Lark grammar.
 
-use super::Output;
-use crate::ToolDialect;
+use super::output::Output;
+use crate::{Tool, ToolDialect, Tools};
 use std::fmt::Write;
 
 /// Rules written so far, and the output that the rules describe.
@@ -66,4 +66,10 @@ impl<'a> Rules<'a> {
 /// Returns the Lark literal for a fixed text.
 pub(super) fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// Returns the Lark alternatives of all functions. `one` returns the alternative of one function, given its number.
+pub(super) fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> String) -> String {
+    let all: Vec<String> = tools.iter().enumerate().map(|(at, tool)| one(at, tool)).collect();
+    all.join(" | ")
 }

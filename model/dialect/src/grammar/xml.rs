@@ -1,7 +1,6 @@
 //! Lark rules for calls of Qwen3-Coder's dialect, whose arguments are texts between tags.
 
-use super::rules::{Rules, literal};
-use super::{alternatives, object_schema};
+use super::rules::{Rules, alternatives, literal};
 use crate::parser::Kind;
 use crate::{Tool, Tools};
 use serde_json::{Map, Value, json};
@@ -21,7 +20,7 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
 
 /// Returns the Lark expression for the arguments of a function, in the order of the function's schema.
 fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
-    let schema = object_schema(tool);
+    let schema = tool.object_schema();
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let required: Vec<&str> = match schema.get("required").and_then(Value::as_array) {
