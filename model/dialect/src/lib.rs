@@ -2,16 +2,20 @@
 //! model into content, reasoning and calls while the text arrives, and grammars (Lark, for llguidance), under which a
 //! model writes only valid calls.
 
+mod dialects;
 pub mod grammar;
 mod parser;
 mod piece;
 mod reasoning_dialect;
+mod response;
 mod tool_dialect;
 mod tools;
 
-pub use parser::{Dialects, HELD_BYTES_MAX, Parser};
+pub use dialects::Dialects;
+pub use parser::{HELD_BYTES_MAX, Parser};
 pub use piece::Piece;
 pub use reasoning_dialect::ReasoningDialect;
+pub use response::{ResponseTemplate, ResponseTemplateError};
 pub use tool_dialect::ToolDialect;
 pub use tools::{Tool, Tools};
 

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 /// not known within this length.
 pub const HELD_BYTES_MAX: usize = 16 * 1024;
 /// Maximum length of a function's name, bytes.
-pub(super) const NAME_BYTES_MAX: usize = 256;
+pub(crate) const NAME_BYTES_MAX: usize = 256;
 
 /// Result of a call parser for one character.
 #[derive(Debug, PartialEq, Eq)]

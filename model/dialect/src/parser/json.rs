@@ -5,7 +5,7 @@ const DEPTH_MAX: usize = 127;
 
 /// Role of a character in the scanned value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scan {
+pub(crate) enum Scan {
     /// The value goes on after the character.
     More,
     /// The character is the last character of the value.
@@ -18,7 +18,7 @@ pub(super) enum Scan {
 
 /// Scanner of one JSON value without leading whitespace.
 #[derive(Debug)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     state: State,
     /// Closing delimiters of the open arrays and objects, the innermost last.
     open: Vec<char>,
@@ -71,13 +71,13 @@ enum Digits {
 }
 
 impl Scanner {
-    pub(super) fn new() -> Scanner {
+    pub(crate) fn new() -> Scanner {
         Scanner { state: State::Value, open: Vec::new() }
     }
 
     /// Scans the next character and appends it to `out`. A control character in a string is appended as an escape,
     /// because models write such characters and JSON does not allow them.
-    pub(super) fn feed(&mut self, ch: char, out: &mut String) -> Scan {
+    pub(crate) fn feed(&mut self, ch: char, out: &mut String) -> Scan {
         if let State::Text { key, at } = self.state {
             return self.text(key, at, ch, out);
         }
@@ -209,7 +209,7 @@ fn complete(at: Digits) -> bool {
 }
 
 /// Appends a character of a JSON string to `out`, with an escape if JSON requires one.
-pub(super) fn push_escaped(ch: char, out: &mut String) {
+pub(crate) fn push_escaped(ch: char, out: &mut String) {
     match ch {
         '"' => out.push_str("\\\""),
         '\\' => out.push_str("\\\\"),
@@ -227,7 +227,7 @@ pub(super) fn push_escaped(ch: char, out: &mut String) {
 }
 
 /// Returns a text as a JSON string, including the quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     text.chars().for_each(|ch| push_escaped(ch, &mut out));

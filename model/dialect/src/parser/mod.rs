@@ -23,23 +23,16 @@ mod typed;
 mod xml_value;
 
 pub use form::HELD_BYTES_MAX;
+pub(crate) use form::NAME_BYTES_MAX;
+pub(crate) use json::{Scan, Scanner, quoted};
+pub(crate) use sink::Sink;
 pub(crate) use typed::Kind;
 
-use crate::{Piece, ReasoningDialect, ToolDialect, Tools};
+use crate::response::Regions;
+use crate::{Dialects, Piece, ResponseTemplate, Tools};
 use calls::Calls;
 use reasoning::Reasoning;
-use sink::Sink;
-
-/// Dialects that a parser recognizes in a model's text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Dialects {
-    /// Dialect of tool calls; with `None`, tool calls are content.
-    pub tools: Option<ToolDialect>,
-    /// Tags around reasoning; with `None`, reasoning and its tags are content.
-    pub reasoning: Option<ReasoningDialect>,
-    /// Whether the prompt ends with the tag that opens the reasoning, so that the text begins with reasoning.
-    pub reasoning_open: bool,
-}
+use std::sync::Arc;
 
 /// Parser that splits the text of one answer into content, reasoning and calls. The split of the text into pushes
 /// affects only how content, reasoning and arguments are split into pieces.
@@ -50,28 +43,60 @@ pub struct Dialects {
 /// call too, as in vLLM.
 #[derive(Debug)]
 pub struct Parser {
-    reasoning: Option<Reasoning>,
-    calls: Calls,
+    form: AnswerForm,
     out: Sink,
+}
+
+/// Form of the answer, and the state of its parser.
+#[derive(Debug)]
+enum AnswerForm {
+    Dialects { reasoning: Option<Reasoning>, calls: Box<Calls> },
+    Template(Box<Regions>),
 }
 
 impl Parser {
     /// Creates the parser of one answer. `tools` tells the types of arguments that the model writes without JSON
     /// quotes.
     pub fn new(dialects: &Dialects, tools: &Tools) -> Parser {
-        Parser {
-            reasoning: dialects.reasoning.map(|dialect| Reasoning::new(dialect, dialects)),
-            calls: Calls::new(dialects.tools, tools),
-            out: Sink::default(),
+        let reasoning = dialects.reasoning.map(|dialect| Reasoning::new(dialect, dialects));
+        let calls = Box::new(Calls::new(dialects.tools, tools));
+        Parser { form: AnswerForm::Dialects { reasoning, calls }, out: Sink::default() }
+    }
+
+    /// Creates the parser of one answer that has the form of `template`, to a prompt that ends with `prompt`. `tools`
+    /// are the functions that the request offers; with `None`, calls are content.
+    ///
+    /// Content and reasoning are passed on while they arrive, except text that may become a delimiter, and whitespace at
+    /// the ends of a field. A call is passed on as a whole when its field ends. A text between the delimiters of a call
+    /// that is no call is content, unchanged and with its delimiters. Of a template whose field `content` has an opening
+    /// delimiter, the text outside of all fields is markup, unless the answer has no field.
+    pub fn of_template(
+        template: &Arc<ResponseTemplate>,
+        prompt: &str,
+        tools: Option<&Tools>,
+    ) -> Parser {
+        let regions = Box::new(Regions::new(template, prompt, tools));
+        Parser { form: AnswerForm::Template(regions), out: Sink::default() }
+    }
+
+    /// Whether the text that the parser expects next is reasoning, according to its template. Returns `false` for a
+    /// parser without a template.
+    pub fn is_in_reasoning(&self) -> bool {
+        match &self.form {
+            AnswerForm::Template(regions) => regions.is_reasoning(),
+            AnswerForm::Dialects { .. } => false,
         }
     }
 
     /// Parses the next part of the text, and returns the pieces that are certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
-        for ch in text.chars() {
-            match &mut self.reasoning {
-                Some(reasoning) => reasoning.feed(ch, &mut self.calls, &mut self.out),
-                None => self.calls.feed(ch, &mut self.out),
+        match &mut self.form {
+            AnswerForm::Template(regions) => regions.feed(text, &mut self.out),
+            AnswerForm::Dialects { reasoning: Some(reasoning), calls } => {
+                text.chars().for_each(|ch| reasoning.feed(ch, calls, &mut self.out));
+            }
+            AnswerForm::Dialects { reasoning: None, calls } => {
+                text.chars().for_each(|ch| calls.feed(ch, &mut self.out));
             }
         }
         self.out.take()
@@ -79,10 +104,15 @@ impl Parser {
 
     /// Ends the text, and returns the pieces of the buffered text. Call `finish` once, after the last `push`.
     pub fn finish(&mut self) -> Vec<Piece> {
-        if let Some(reasoning) = &mut self.reasoning {
-            reasoning.finish(&mut self.calls, &mut self.out);
+        match &mut self.form {
+            AnswerForm::Template(regions) => regions.finish(&mut self.out),
+            AnswerForm::Dialects { reasoning, calls } => {
+                if let Some(reasoning) = reasoning {
+                    reasoning.finish(calls, &mut self.out);
+                }
+                calls.finish(&mut self.out);
+            }
         }
-        self.calls.finish(&mut self.out);
         self.out.take()
     }
 }

@@ -4,7 +4,7 @@ use crate::Piece;
 
 /// Pieces that were found since the last `take`, and the number of calls.
 #[derive(Debug, Default)]
-pub(super) struct Sink {
+pub(crate) struct Sink {
     pieces: Vec<Piece>,
     /// Number of calls that have begun in the answer so far.
     calls: u32,
@@ -12,16 +12,16 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Returns the pieces that were found since the last `take`.
-    pub(super) fn take(&mut self) -> Vec<Piece> {
+    pub(crate) fn take(&mut self) -> Vec<Piece> {
         std::mem::take(&mut self.pieces)
     }
 
     /// Returns the number of calls that have begun.
-    pub(super) fn calls(&self) -> u32 {
+    pub(crate) fn calls(&self) -> u32 {
         self.calls
     }
 
-    pub(super) fn content(&mut self, text: &str) {
+    pub(crate) fn content(&mut self, text: &str) {
         match self.pieces.last_mut() {
             Some(Piece::Content(last)) => last.push_str(text),
             _ if text.is_empty() => (),
@@ -29,7 +29,7 @@ impl Sink {
         }
     }
 
-    pub(super) fn reasoning(&mut self, text: &str) {
+    pub(crate) fn reasoning(&mut self, text: &str) {
         match self.pieces.last_mut() {
             Some(Piece::Reasoning(last)) => last.push_str(text),
             _ if text.is_empty() => (),
@@ -37,13 +37,13 @@ impl Sink {
         }
     }
 
-    pub(super) fn begin(&mut self, name: &str) {
+    pub(crate) fn begin(&mut self, name: &str) {
         self.pieces.push(Piece::CallBegin { index: self.calls, name: name.to_owned() });
         self.calls += 1;
     }
 
     /// Adds to the arguments of the call that began last.
-    pub(super) fn arguments(&mut self, text: &str) {
+    pub(crate) fn arguments(&mut self, text: &str) {
         match self.pieces.last_mut() {
             Some(Piece::CallArguments { json, .. }) => json.push_str(text),
             _ if text.is_empty() => (),
@@ -55,7 +55,7 @@ impl Sink {
     }
 
     /// Ends the call that began last.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.pieces.push(Piece::CallEnd { index: self.calls.saturating_sub(1) });
     }
 }

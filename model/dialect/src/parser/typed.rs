@@ -60,7 +60,7 @@ impl Kind {
 
     /// Converts the text of an argument to JSON: to a value of the argument's type if the text is one, otherwise to a
     /// string.
-    pub(super) fn json(self, text: &str) -> String {
+    pub(crate) fn json(self, text: &str) -> String {
         let trimmed = text.trim();
         let word = trimmed.to_ascii_lowercase();
         let null = matches!(word.as_str(), "null" | "none");

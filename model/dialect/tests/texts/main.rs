@@ -3,4 +3,5 @@
 
 mod corpus;
 mod grammars;
+mod responses;
 mod transcripts;
