@@ -30,9 +30,10 @@ pub(crate) enum Demand {
 /// The tools that a request offers to the model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Offer {
-    /// Tools for the chat template, in the form of OpenAI's API. Empty if the request has no tools or forbids calls.
+    /// Tools for the chat template, in the form of OpenAI's API: all tools of the request. The prompt of a request that
+    /// forbids calls has the tools too, as in vLLM, so that the prompts of a conversation share their beginning.
     pub(crate) listed: Vec<Value>,
-    /// Functions that the model may call: some or all of the functions in `listed`.
+    /// Functions that the model may call: some or all of the functions in `listed`; none if the request forbids calls.
     pub(crate) callable: Tools,
     /// Names of the functions with `strict: true`. Calls of these functions follow their schemas even with
     /// [`Demand::Auto`], if the dialect allows such a grammar.
@@ -74,9 +75,7 @@ impl Offer {
         }
         let parallel =
             body.get("parallel_tool_calls").is_none() || body.boolean("parallel_tool_calls")?;
-        let Some((demand, functions)) = choice(body, functions)? else {
-            return Ok(Offer { parallel, ..Offer::default() });
-        };
+        let (demand, functions) = choice(body, functions)?;
         Ok(Offer { listed, callable: Tools::new(functions), strict, demand, parallel })
     }
 
@@ -169,15 +168,15 @@ fn depth(value: &Value) -> usize {
 }
 
 /// Reads the field `tool_choice`. Returns the demand for calls, and the functions that the model may call, out of `all`
-/// functions of the request. Returns `None` if the request forbids calls or has no functions.
-fn choice(body: &Fields<'_>, all: Vec<Tool>) -> Result<Option<(Demand, Vec<Tool>)>, ApiError> {
+/// functions of the request: no functions if the request forbids calls.
+fn choice(body: &Fields<'_>, all: Vec<Tool>) -> Result<(Demand, Vec<Tool>), ApiError> {
     const FORMS: &str = "\"none\", \"auto\", \"required\", or an object that names functions";
     let Some(value) = body.get("tool_choice") else {
-        return Ok((!all.is_empty()).then_some((Demand::Auto, all)));
+        return Ok((Demand::Auto, all));
     };
     let chosen = match value {
         Value::String(word) => match word.as_str() {
-            "none" => return Ok(None),
+            "none" => return Ok((Demand::Auto, Vec::new())),
             "auto" => (Demand::Auto, all),
             "required" => (Demand::Required, all),
             _ => return Err(wrong("tool_choice", FORMS, value)),
@@ -197,7 +196,7 @@ fn choice(body: &Fields<'_>, all: Vec<Tool>) -> Result<Option<(Demand, Vec<Tool>
     };
     match chosen.1.is_empty() {
         true => Err(ApiError::param("tool_choice", "'tool_choice' needs 'tools'")),
-        false => Ok(Some(chosen)),
+        false => Ok(chosen),
     }
 }
 
@@ -284,7 +283,7 @@ mod tests {
         assert_eq!(read(Value::Null), of(3, "a b c", Demand::Auto));
         assert_eq!(read(json!("auto")), of(3, "a b c", Demand::Auto));
         assert_eq!(read(json!("required")), of(3, "a b c", Demand::Required));
-        assert_eq!(read(json!("none")), of(0, "", Demand::Auto));
+        assert_eq!(read(json!("none")), of(3, "", Demand::Auto));
         let named = json!({"type": "function", "function": {"name": "b"}});
         assert_eq!(read(named), of(3, "b", Demand::Named));
         let allowed = |mode: &str| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools(&["c", "a"])}});
