@@ -102,16 +102,14 @@ fn calls(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
 }
 
 /// Reads the arguments of a tool call: an object, or a text with the JSON of an object. The result is an object, as
-/// chat templates expect. A text that is not the JSON of an object stays a text, for example the arguments of an answer
-/// that was cut off.
+/// chat templates expect. A text that is not the JSON of an object, for example the arguments of an answer that was cut
+/// off, counts as an empty object: vLLM does the same with texts that are not JSON.
 fn arguments(function: &Fields<'_>) -> Result<Value, ApiError> {
     match function.get("arguments") {
         None => Ok(Value::Object(Map::new())),
-        Some(Value::String(text)) if text.trim().is_empty() => Ok(Value::Object(Map::new())),
-        Some(Value::String(text)) => Ok(match serde_json::from_str(text) {
-            Ok(Value::Object(object)) => Value::Object(object),
-            _ => Value::from(text.as_str()),
-        }),
+        Some(Value::String(text)) => {
+            Ok(Value::Object(serde_json::from_str(text).unwrap_or_default()))
+        }
         Some(object @ Value::Object(_)) => Ok(object.clone()),
         Some(other) => {
             Err(wrong(&function.path("arguments"), "the JSON of an object, as a string", other))
@@ -195,9 +193,10 @@ mod tests {
         };
         assert_eq!(arguments(json!(r#"{"b": 1, "a": 2}"#)).to_string(), r#"{"b":1,"a":2}"#);
         assert_eq!(arguments(json!({"a": 1})), json!({"a": 1}));
-        assert_eq!(arguments(json!(" ")), json!({}));
         assert_eq!(arguments(Value::Null), json!({}));
-        assert_eq!(arguments(json!(r#"{"a": "#)), json!(r#"{"a": "#), "cut off");
+        for text in ["", " ", "null", "[1]", "text", r#"{"a": "#] {
+            assert_eq!(arguments(json!(text)), json!({}), "{text}");
+        }
         let answered =
             json!([{"role": "tool", "content": "12", "tool_call_id": "c1", "name": "f"}]);
         let expected =
