@@ -35,6 +35,7 @@ fn line(number: u32, row: &RecordedSequence, tenant: u32) -> RecordedRequest {
         may_tighten: row.asked.may_tighten,
         max_wait_ms: row.asked.max_wait_ms,
         returning: row.asked.returning,
+        constrained: row.asked.constrained,
         seen: Seen {
             outcome: row.end.map_or(Outcome::Live, |(end, _)| outcome(end)),
             end_us: row.end.map(|(_, at_us)| at_us),

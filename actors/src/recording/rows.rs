@@ -39,6 +39,9 @@ pub struct Asked {
     pub max_wait_ms: Option<u64>,
     /// Whether the client says that it was refused before.
     pub returning: bool,
+    /// Whether the output follows a constraint, for example a grammar. False for a sequence that had arrived before the
+    /// recording began, because a snapshot does not tell.
+    pub constrained: bool,
 }
 
 /// Beginning of a prompt that an earlier prompt of the recording has too.
@@ -123,6 +126,7 @@ impl Asked {
             may_tighten: request.may_tighten,
             max_wait_ms: request.max_wait_ms,
             returning: request.returning,
+            constrained: request.sampling.constraint.is_some(),
         }
     }
 }
@@ -157,6 +161,7 @@ impl RecordedSequence {
                 may_tighten: None,
                 max_wait_ms: None,
                 returning: false,
+                constrained: false,
             },
             shared: None,
             progress: Progress { tokens: view.output_tokens, ..Progress::default() },

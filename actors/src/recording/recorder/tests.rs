@@ -4,7 +4,7 @@ use super::*;
 use crate::recording::Unanswered;
 use crate::request::{FinishReason, RequestFault, Usage};
 use tiercel_config::SloTargets;
-use tiercel_device::{SamplingParams, Tier, TokenId};
+use tiercel_device::{Constraint, ConstraintState, SamplingParams, Tier, TokenId};
 use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
@@ -37,6 +37,31 @@ fn ends(recorder: &Recorder) -> Vec<Option<RecordedEnd>> {
     recorder.end();
     let recording = recorder.ended().expect("it has ended");
     recording.sequences().iter().map(|row| row.end.map(|(end, _)| end)).collect()
+}
+
+#[derive(Debug)]
+struct Grammar;
+
+impl Constraint for Grammar {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        unreachable!("the recorder only asks whether there is a constraint")
+    }
+}
+
+#[test]
+fn a_recording_tells_which_outputs_follow_a_constraint() {
+    let recorder = Recorder::new(Clock::wall());
+    recorder.begin(LIMITS, None, &[]).expect("none runs");
+    let constraint: Option<Arc<dyn Constraint>> = Some(Arc::new(Grammar));
+    for constraint in [None, constraint] {
+        let sampling = Arc::new(SamplingParams { constraint, ..SamplingParams::greedy() });
+        recorder.arrived(&Request { sampling, ..request(&[1]) }, None);
+    }
+    recorder.end();
+    let recording = recorder.ended().expect("it has ended");
+    let constrained: Vec<bool> =
+        recording.sequences().iter().map(|row| row.asked.constrained).collect();
+    assert_eq!(constrained, [false, true]);
 }
 
 #[test]

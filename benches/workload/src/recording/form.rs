@@ -139,6 +139,10 @@ pub struct RecordedRequest {
     /// Whether the client said that it was refused before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub returning: bool,
+    /// Whether the output followed a constraint, for example a grammar. The recording does not hold the constraint, and a
+    /// replay gives the output its recorded length without one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub constrained: bool,
     /// What the server did with the sequence.
     pub seen: Seen,
     /// Number of the sequence in the recording, from 0; not in the file.
