@@ -23,6 +23,10 @@ pub trait QueuedRunner: Send + 'static {
     /// # Errors
     /// [`StepError`]; nothing that the step wrote is then valid.
     fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError>;
+    /// Completes the newest step, if the device needs more for it than [`QueuedRunner::begin`] could give, because a
+    /// step before it had not ended. The thread calls this when that step has ended and its outcome is reported. An
+    /// error becomes the outcome of the newest step.
+    fn proceed(&mut self) {}
     /// Whether the oldest step in progress has ended or failed, so that the thread should call [`QueuedRunner::end`]
     /// now.
     fn has_ended(&mut self) -> bool;
@@ -138,7 +142,8 @@ impl<R: QueuedRunner> Steps<R> {
         failed || self.attempt(|runner| Ok(runner.has_ended())).unwrap_or(true)
     }
 
-    /// Waits for the oldest step in progress and reports its outcome to the callback of the step.
+    /// Waits for the oldest step in progress and reports its outcome to the callback of the step. Then lets the next
+    /// step proceed, which the device may be waiting for.
     fn end(&mut self) {
         let Some(Begun { id, done, error }) = self.begun.pop_front() else { return };
         let result = match error {
@@ -146,6 +151,13 @@ impl<R: QueuedRunner> Steps<R> {
             None => self.attempt(R::end),
         };
         done(StepDone { id, result });
+        if !self.begun.is_empty() {
+            // A loss of the device is kept, and every later step fails with it.
+            let _ = self.attempt(|runner| {
+                runner.proceed();
+                Ok(())
+            });
+        }
     }
 
     /// Calls the device's runner, unless the device is lost. If the call panics or reports the loss of the device, all
@@ -260,126 +272,4 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::StepId;
-    use std::sync::mpsc;
-
-    /// Test runner of steps that reports each call of `begin` and `end`. Step 2 panics, step 4 cannot begin, and step 9
-    /// waits for earlier steps. `has_ended` returns true from the `looks`-th call on.
-    struct Scripted {
-        asked: mpsc::Sender<String>,
-        begun: VecDeque<u64>,
-        looks: u32,
-    }
-
-    impl QueuedRunner for Scripted {
-        fn waits(&self, batch: &StepBatch) -> bool {
-            batch.id == StepId(9)
-        }
-
-        fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
-            let id = batch.id.0;
-            self.asked.send(format!("begin {id}")).expect("the test listens");
-            match id {
-                2 => panic!("kernel fault"),
-                4 => return Err(StepError::Failed("launch".into())),
-                _ => self.begun.push_back(id),
-            }
-            Ok(())
-        }
-
-        fn has_ended(&mut self) -> bool {
-            self.looks = self.looks.saturating_sub(1);
-            self.looks == 0
-        }
-
-        fn end(&mut self) -> Result<StepOutput, StepError> {
-            let id = self.begun.pop_front().expect("a step that was begun");
-            self.asked.send(format!("end {id}")).expect("the test listens");
-            Ok(StepOutput::default())
-        }
-    }
-
-    fn batch(id: u64) -> StepBatch {
-        StepBatch { id: StepId(id), starts: vec![], ends: vec![], slices: vec![] }
-    }
-
-    /// Submits steps with these ids to a test device. Returns the calls that its runner got and the answers to the
-    /// steps.
-    fn run(
-        depth: usize,
-        looks: u32,
-        ids: std::ops::RangeInclusive<u64>,
-    ) -> (Vec<String>, Vec<StepDone>) {
-        let (asked, heard) = mpsc::channel();
-        let runner = Scripted { asked, begun: VecDeque::new(), looks };
-        let mut device = StepThread::start(depth, runner).expect("a thread");
-        let (tx, answers) = mpsc::channel();
-        for id in ids.clone() {
-            loop {
-                let tx = tx.clone();
-                let done = Box::new(move |done| tx.send(done).expect("the test listens"));
-                match device.submit(batch(id), done) {
-                    Ok(()) => break,
-                    Err(SubmitError::Full) => std::thread::yield_now(),
-                    Err(stopped) => panic!("{stopped}"),
-                }
-            }
-        }
-        drop(device);
-        let answers: Vec<StepDone> = ids.map(|_| answers.recv().expect("an answer")).collect();
-        (heard.iter().collect(), answers)
-    }
-
-    #[test]
-    fn a_panic_in_a_step_becomes_device_lost_and_every_step_is_answered() {
-        let (asked, answers) = run(4, u32::MAX, 1..=3);
-        assert_eq!(asked, ["begin 1", "begin 2"]);
-        for answer in &answers[1..] {
-            assert!(
-                matches!(&answer.result, Err(StepError::DeviceLost(why)) if why == "kernel fault")
-            );
-        }
-    }
-
-    #[test]
-    fn one_at_a_time_is_begun_when_the_one_before_has_ended() {
-        let (asked, _) = run(1, 1, 5..=6);
-        assert_eq!(asked, ["begin 5", "end 5", "begin 6", "end 6"]);
-    }
-
-    #[test]
-    fn the_second_is_begun_while_the_first_is_under_way_and_ended_after_it() {
-        let (asked, answers) = run(2, u32::MAX, 5..=7);
-        assert_eq!(asked, ["begin 5", "begin 6", "end 5", "begin 7", "end 6", "end 7"]);
-        assert!(answers.iter().all(|answer| answer.result.is_ok()));
-    }
-
-    #[test]
-    fn those_before_one_that_would_wait_for_them_are_answered_first() {
-        let (asked, _) = run(2, u32::MAX, 8..=10);
-        assert_eq!(asked, ["begin 8", "end 8", "begin 9", "begin 10", "end 9", "end 10"]);
-    }
-
-    #[test]
-    fn one_that_does_not_begin_is_answered_in_its_turn() {
-        let (asked, answers) = run(2, u32::MAX, 3..=5);
-        assert_eq!(asked, ["begin 3", "begin 4", "end 3", "begin 5", "end 5"]);
-        let ids: Vec<(u64, bool)> = answers.iter().map(|a| (a.id.0, a.result.is_ok())).collect();
-        assert_eq!(ids, [(3, true), (4, false), (5, true)]);
-    }
-
-    #[test]
-    fn a_step_that_nothing_follows_is_answered_when_it_has_ended() {
-        let (asked, heard) = mpsc::channel();
-        let runner = Scripted { asked, begun: VecDeque::new(), looks: 3 };
-        let mut device = StepThread::start(2, runner).expect("a thread");
-        let (tx, answers) = mpsc::channel();
-        let done = Box::new(move |done| tx.send(done).expect("the test listens"));
-        device.submit(batch(5), done).expect("room");
-        assert_eq!(answers.recv().expect("an answer").id, StepId(5));
-        drop(device);
-        assert_eq!(heard.iter().collect::<Vec<_>>(), ["begin 5", "end 5"]);
-    }
-}
+mod tests;
