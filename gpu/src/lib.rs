@@ -5,15 +5,16 @@
 mod available;
 pub mod cpu;
 pub mod cuda;
+mod draws;
 mod ggml;
 mod kv_type;
 mod mmap;
 mod ops;
 
 pub use available::available_bytes;
+pub use draws::{Draw, Drawn, RowInput};
 pub use kv_type::KvType;
 pub use mmap::MappedFile;
 pub use ops::{
-    AttentionShape, Draw, Drawn, MatrixPart, OpError, Ops, RowInput, SeqRows, SourceType,
-    TensorUse, WeightFormat,
+    AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
 };

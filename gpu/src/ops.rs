@@ -5,9 +5,10 @@
 //! the CPU, and on a GPU with the setting `device.exact`, the result for a row depends on that row's inputs alone, bit
 //! for bit: never on the other rows of the call, on how a prompt was cut into chunks, or on the number of threads.
 
+use crate::draws::{Draw, Drawn, RowInput};
 use std::ops::Range;
 use std::sync::Arc;
-use tiercel_device::{BlockId, StepError, TokenId};
+use tiercel_device::{BlockId, StepError};
 
 /// Encoding of a weight matrix in a model file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,46 +123,6 @@ pub enum TensorUse {
     Logits,
 }
 
-/// Parameters with which a device draws a token from a row of logits. The weight of a token is
-/// `exp((logit - largest) / temperature)`. Tokens are ranked by weight, the lower id first among equals. Min-p, then
-/// top-k, then top-p each keep a prefix of this ranking. The weights of the kept tokens are summed in order of token
-/// id, and the token at which the sum passes the fraction `at` of the total is drawn.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Draw {
-    /// Row of the logits tensor from which the token is drawn.
-    pub row: usize,
-    /// Sampling temperature of the draw; 0 takes the largest logit, the lowest token id on a tie.
-    pub temperature: f32,
-    /// Number of tokens that top-k keeps in a draw; 0 keeps all.
-    pub top_k: u32,
-    /// Share of the sum of weights (probability) that top-p keeps in a draw; 1 keeps all.
-    pub top_p: f32,
-    /// Least weight that min-p keeps in a draw, as a share of the largest weight; 0 keeps all.
-    pub min_p: f32,
-    /// Random number in `[0, 1)` that chooses the token: the fraction of the kept tokens' total weight at which the
-    /// drawn token lies.
-    pub at: f64,
-}
-
-/// Source of the input token of a row in a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowInput {
-    /// Input token that the host knows.
-    Token(TokenId),
-    /// Input token that the device drew in the step submitted last, from the sampled row of that step with this number.
-    Drawn(usize),
-}
-
-/// Result of a draw: the number of a sampled row of a step, and the token that the device drew from the row; `None` if
-/// the row has no usable logit.
-pub type Drawn = (usize, Option<TokenId>);
-
-impl From<TokenId> for RowInput {
-    fn from(token: TokenId) -> RowInput {
-        RowInput::Token(token)
-    }
-}
-
 /// The op set: operations of a device that make up a model's forward pass. A tensor holds `[rows, cols]` activations;
 /// its row capacity is fixed when it is made, and an operation sets the row count of its output. Shapes that do not fit
 /// are a bug of the caller: the operation panics with the shapes in the message. Errors of the device are returned by
@@ -172,6 +133,8 @@ pub trait Ops: Send {
     /// Largest size of the logits that are held at once, bytes. A step whose sampled rows need more computes the logits
     /// in parts and reads the output matrix once for each part.
     const LOGIT_BYTES: usize = 64 << 20;
+    /// Whether the device draws tokens ([`Ops::draw_rows`]). Otherwise the host samples all tokens.
+    const DRAWS: bool = false;
     /// Type of a weight matrix `[n, k]`, packed for the device.
     type Matrix: Send;
     /// Type of a bias or norm weight in the memory of the device.
@@ -226,8 +189,14 @@ pub trait Ops: Send {
     /// Announces that the next step has `rows` rows, each a single token of another sequence, and that the device draws
     /// a token from each row (decode). If a step of more rows can be less work for the host (on a GPU by replaying a
     /// CUDA graph), returns that row count, at most `most`, and a KV block that the added rows may write; the device
-    /// draws from the added rows too. `None` leaves the step as it is.
-    fn pad_decode(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
+    /// draws from the added rows too. `None` leaves the step as it is. With `flushed`, the step's draws come after
+    /// [`Ops::flush`].
+    fn pad_decode(
+        &mut self,
+        _rows: usize,
+        _most: usize,
+        _flushed: bool,
+    ) -> Option<(usize, BlockId)> {
         None
     }
     /// Prepares the description of a batch for layers of the next step; `shapes` holds the attention shape of each of
@@ -290,17 +259,9 @@ pub trait Ops: Send {
     /// Copies the rows of a tensor whose numbers are in `rows`: `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
     /// For each of `draws`, draws a token from a row of the logits `x`. Only the first `vocab` columns of `x` are
-    /// tokens. Row 0 of `x` is sampled row number `first` of the step. Returns whether the device draws; if it returns
-    /// false, nothing was done and the host must sample.
-    fn draw_rows(
-        &mut self,
-        _x: &Self::Tensor,
-        _vocab: usize,
-        _first: usize,
-        _draws: &[Draw],
-    ) -> bool {
-        false
-    }
+    /// tokens. Row 0 of `x` is sampled row number `first` of the step. Draws with masks must come after [`Ops::flush`].
+    /// Does nothing unless [`Ops::DRAWS`].
+    fn draw_rows(&mut self, _x: &Self::Tensor, _vocab: usize, _first: usize, _draws: &[Draw<'_>]) {}
     /// Calls `each(row number, row values)` on the host for the rows of a tensor whose numbers are in `rows`, in
     /// ascending order. The calls are spread over the compute pool. `each` may overwrite the values, for example to
     /// sample in place. A GPU passes a copy, so its tensor does not change; if it cannot read a row, it does not call
@@ -311,6 +272,9 @@ pub trait Ops: Send {
         rows: &[usize],
         each: &(dyn Fn(usize, &mut [f32]) + Sync),
     );
+    /// Lets the device run the operations of the step that were called so far. The step does not end: its draws may
+    /// follow, also after [`Ops::finish`] of the step before.
+    fn flush(&mut self) {}
     /// Ends the list of operations of a step and submits it. The device may still be running the step afterwards. At
     /// most [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}

@@ -70,6 +70,11 @@ impl TokenMask {
         TokenMask { words }
     }
 
+    /// Returns the words of the bitmap: bit `i` of word `w` stands for token `32 * w + i`.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// Adds a token to the set. A token beyond the end of the bitmap is ignored.
     pub fn allow(&mut self, token: TokenId) {
         if let Some(word) = self.words.get_mut(token as usize / WORD) {

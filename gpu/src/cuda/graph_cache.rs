@@ -37,6 +37,8 @@ struct Key {
     /// Device address of the step's uploaded data. It differs between the two steps in flight, and so tells which
     /// buffers the step draws its tokens into and takes the tokens of the step before from.
     words: DevicePtr,
+    /// Whether the graph also draws the tokens. Otherwise, the draws are launched after the graph.
+    draws: bool,
 }
 
 /// What the cache holds for a step layout.
@@ -54,7 +56,10 @@ enum Mode {
     /// The step uses no CUDA graph: its work is launched as soon as it is requested.
     Launch,
     /// The step may use a CUDA graph, but its layout is not known yet: its work is launched as soon as it is requested.
-    Undecided,
+    Undecided {
+        /// Whether the graph is to draw the tokens too.
+        draws: bool,
+    },
     /// The step's work is collected, for a CUDA graph that is made at the end of the step.
     Record(Key, Vec<Work>),
     /// The step's work is ignored when it is requested, because the CUDA graph of this number contains it and is
@@ -68,8 +73,14 @@ impl GraphCache {
     }
 
     /// Returns the number of rows that a step of `rows` single tokens is padded to for a CUDA graph, at most `most`,
-    /// and the KV block that padding rows write to; `None` if the step cannot use a graph.
-    pub(super) fn pad(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
+    /// and the KV block that padding rows write to; `None` if the step cannot use a graph. With `flushed`, the draws of
+    /// the step are not part of the graph.
+    pub(super) fn pad(
+        &mut self,
+        rows: usize,
+        most: usize,
+        flushed: bool,
+    ) -> Option<(usize, BlockId)> {
         let scratch = self.scratch?;
         let unit = match rows {
             0 => return None,
@@ -79,7 +90,7 @@ impl GraphCache {
         };
         let filled = rows.next_multiple_of(unit);
         (filled <= most.min(ROWS_MAX)).then(|| {
-            self.mode = Mode::Undecided;
+            self.mode = Mode::Undecided { draws: !flushed };
             (filled, scratch)
         })
     }
@@ -119,9 +130,7 @@ impl<D: Driver> CudaOps<D> {
         words: DevicePtr,
         shapes: &[AttentionShape],
     ) {
-        if !matches!(self.graphs.mode, Mode::Undecided) {
-            return;
-        }
+        let Mode::Undecided { draws } = self.graphs.mode else { return };
         self.graphs.mode = Mode::Launch;
         // Uses no CUDA graph for a step with several span groups, since each group is a further launch, nor if the
         // model's layers differ in their sliding windows, since the last layer has a layout of its own then.
@@ -130,7 +139,7 @@ impl<D: Driver> CudaOps<D> {
             return;
         }
         let table_words = layout.words.len() - layout.tables;
-        let key = Key { rows, spans: group.spans, table_words, words };
+        let key = Key { rows, spans: group.spans, table_words, words, draws };
         if self.graphs.entries.len() >= ENTRIES_MAX && !self.graphs.entries.contains_key(&key) {
             // Forgets step layouts that occurred once, because they may never occur again.
             self.graphs.entries.retain(|_, entry| *entry != Entry::Seen);
@@ -155,19 +164,20 @@ impl<D: Driver> CudaOps<D> {
         match &mut self.graphs.mode {
             Mode::Record(_, list) => list.push(work),
             Mode::Replay(_) => {}
-            Mode::Launch | Mode::Undecided => self.attempt(|driver| driver.request(&work)),
+            Mode::Launch | Mode::Undecided { .. } => self.attempt(|driver| driver.request(&work)),
         }
     }
 
-    /// Completes the step under construction: uploads its deferred data, makes a CUDA graph if one is due, and replays
-    /// the step's graph. If no graph can be made, the collected operations are launched instead.
+    /// Launches what the step under construction has collected: uploads its deferred data, makes a CUDA graph if one is
+    /// due, and replays the step's graph. If no graph can be made, the collected operations are launched instead. Later
+    /// operations of the step are launched as soon as they are requested.
     pub(super) fn replay(&mut self) {
         let steps = &mut self.steps;
         if self.fault.is_none() {
             self.fault = steps.upload_deferred(&mut self.driver).err();
         }
         match std::mem::replace(&mut self.graphs.mode, Mode::Launch) {
-            Mode::Launch | Mode::Undecided => {}
+            Mode::Launch | Mode::Undecided { .. } => {}
             Mode::Replay(graph) => self.replay_graph(graph),
             Mode::Record(..) if self.fault.is_some() => {}
             Mode::Record(key, list) => match self.driver.graph(&list) {

@@ -27,6 +27,8 @@ pub struct CudaTensor {
     pub(super) cols: usize,
     /// Whether the elements of the tensor are f32; otherwise they are bf16.
     pub(super) wide: bool,
+    /// For a tensor of logits, the device address of room for a mask of the columns for each row; otherwise null.
+    pub(super) masks: DevicePtr,
 }
 
 impl CudaTensor {
@@ -42,6 +44,11 @@ impl CudaTensor {
 
     pub(super) fn row_bytes(&self) -> usize {
         self.cols * if self.wide { 4 } else { 2 }
+    }
+
+    /// Returns the size of the memory for the masks of the rows of a tensor of logits, bytes: one bit for each element.
+    pub(super) fn mask_bytes(&self) -> usize {
+        self.max_rows * self.cols.div_ceil(32) * 4
     }
 }
 

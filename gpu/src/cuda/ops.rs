@@ -131,6 +131,7 @@ impl<D: Driver> Ops for CudaOps<D> {
     const STEPS: usize = SLOTS;
     // Limits the logits that are held at once to 256 MiB: about 256 rows of the largest vocabularies.
     const LOGIT_BYTES: usize = 256 << 20;
+    const DRAWS: bool = true;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
     type Tensor = CudaTensor;
@@ -164,8 +165,12 @@ impl<D: Driver> Ops for CudaOps<D> {
             return Err(OpError::Device(why));
         }
         let wide = holds != TensorUse::Activations;
-        let mut tensor = CudaTensor { at: DevicePtr::default(), max_rows, rows: 0, cols, wide };
+        let (at, masks) = (DevicePtr::default(), DevicePtr::default());
+        let mut tensor = CudaTensor { at, max_rows, rows: 0, cols, wide, masks };
         tensor.at = self.allocate(max_rows * tensor.row_bytes())?;
+        if holds == TensorUse::Logits {
+            tensor.masks = self.allocate(tensor.mask_bytes())?;
+        }
         Ok(tensor)
     }
 
@@ -183,8 +188,8 @@ impl<D: Driver> Ops for CudaOps<D> {
         })
     }
 
-    fn pad_decode(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
-        self.graphs.pad(rows, most)
+    fn pad_decode(&mut self, rows: usize, most: usize, flushed: bool) -> Option<(usize, BlockId)> {
+        self.graphs.pad(rows, most, flushed)
     }
 
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> CudaBatch {
@@ -347,9 +352,8 @@ impl<D: Driver> Ops for CudaOps<D> {
         self.launch("gather_rows", (rows.len(), 1), row_threads(words as usize * 8), &args);
     }
 
-    fn draw_rows(&mut self, x: &CudaTensor, vocab: usize, first: usize, draws: &[Draw]) -> bool {
+    fn draw_rows(&mut self, x: &CudaTensor, vocab: usize, first: usize, draws: &[Draw<'_>]) {
         self.draw(x, vocab, first, draws);
-        true
     }
 
     fn for_each_row(
@@ -370,6 +374,10 @@ impl<D: Driver> Ops for CudaOps<D> {
                 }
             }
         }
+    }
+
+    fn flush(&mut self) {
+        self.replay();
     }
 
     fn submit(&mut self) {

@@ -4,7 +4,7 @@
 use super::driver::{CudaError, DevicePtr, Driver, SLOT_BYTES, SLOTS};
 use super::ops::CudaOps;
 use super::words::Words;
-use crate::ops::Drawn;
+use crate::Drawn;
 use std::collections::VecDeque;
 use tiercel_device::StepError;
 

@@ -46,11 +46,13 @@ pub(super) fn logit_rows<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -
     (O::LOGIT_BYTES / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
 }
 
-/// Returns an upper bound of the bytes that [`Activations::new`] allocates: 4 for each element.
+/// Returns an upper bound of the bytes that [`Activations::new`] allocates: 4 for each element, and where the device
+/// draws tokens, a bit for each logit, for masks.
 pub(super) fn bytes<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
     let (hidden, q) = (config.hidden_size, config.q_cols());
     let token = 3 * hidden + 2 * q + 2 * config.kv_cols() + 3 * config.intermediate_size;
-    let logit = hidden + config.vocab_size;
+    let masks = if O::DRAWS { config.vocab_size.div_ceil(32) } else { 0 };
+    let logit = hidden + config.vocab_size + masks;
     let rows = [
         (limits.max_batched_tokens, token),
         (limits.max_sampled_rows, hidden + q),

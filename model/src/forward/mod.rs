@@ -115,11 +115,15 @@ impl<O: Ops> Decoder<O> {
         ops.add_rms_norm(residual, Some(delta), &self.weights.final_norm, eps, normed);
     }
 
+    /// Returns the most sampled rows whose logits fit in memory at once.
+    pub fn logit_rows(&self) -> usize {
+        activations::logit_rows::<O>(&self.config, &self.limits)
+    }
+
     /// Splits the sampled rows of the batch that was run last into consecutive ranges (of indices into `sampled`), each
     /// small enough that its logits fit in memory at once.
     pub fn logit_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<O> {
-        let (rows, sampled) =
-            (activations::logit_rows::<O>(&self.config, &self.limits), self.sampled);
+        let (rows, sampled) = (self.logit_rows(), self.sampled);
         (0..sampled).step_by(rows).map(move |start| start..sampled.min(start + rows))
     }
 
@@ -131,6 +135,11 @@ impl<O: Ops> Decoder<O> {
         ops.gather_rows(&a.work.normed, &rows, &mut a.chunk);
         ops.linear(self.weights.output(), None, &a.chunk, &mut a.logits);
         &mut a.logits
+    }
+
+    /// Returns the logits that [`Decoder::logits`] computed last.
+    pub fn last_logits(&mut self) -> &mut O::Tensor {
+        &mut self.activations.logits
     }
 }
 

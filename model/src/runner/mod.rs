@@ -18,7 +18,7 @@ mod tests;
 use crate::forward::Decoder;
 use crate::sampling::Sampler;
 use plan::{Plan, PlanLimits};
-use sample::Awaited;
+use sample::{Awaited, Job};
 use sequences::Sequences;
 use std::collections::VecDeque;
 use tiercel_device::{
@@ -45,6 +45,9 @@ pub struct ModelRunner<O: Ops> {
     sequences: Sequences,
     /// Steps in flight (begun on the device, results not taken yet), oldest first.
     under_way: VecDeque<Begun>,
+    /// The open step, which is newer than the steps in `under_way`: the device has its forward pass, but not its draws,
+    /// because their masks depend on tokens of the step before.
+    open: Option<Begun>,
     /// Time at which the runner got the results of the latest completed step.
     last_end: Timestamp,
     clock: Clock,
@@ -59,7 +62,7 @@ struct Begun {
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
     /// Time that the host spent in the calls for sampling of the step, us. If the host samples for a GPU, it includes
-    /// waiting for the logits.
+    /// waiting for the logits; if the device draws with masks, waiting for the masks.
     sampling_us: u64,
 }
 
@@ -80,6 +83,7 @@ impl<O: Ops> ModelRunner<O> {
             plan,
             sequences,
             under_way: VecDeque::with_capacity(O::STEPS),
+            open: None,
             last_end: Timestamp(0),
             clock: Clock::wall(),
         }
@@ -91,47 +95,99 @@ impl<O: Ops> ModelRunner<O> {
     }
 }
 
+impl<O: Ops + 'static> ModelRunner<O> {
+    /// Pads a pure decode step whose tokens the device draws, if it becomes a CUDA graph then. With `masked`, the padding
+    /// does not make the step so large that its logits are computed in parts.
+    fn pad(&mut self, masked: bool) {
+        let Some(rows) = self.plan.single_tokens() else { return };
+        let limits = self.decoder.limits();
+        let most = limits.max_batched_tokens.min(limits.max_sampled_rows);
+        let most = if masked { most.min(self.decoder.logit_rows()) } else { most };
+        if let Some((rows, block)) = self.ops.pad_decode(rows, most, masked) {
+            self.plan.fill(rows, block);
+        }
+    }
+
+    /// Computes the logits of the step whose forward pass was called last, and samples its tokens on the host or lets
+    /// the device draw them. With `masked`, the device begins with the step before the host waits for masks.
+    fn sample(&mut self, step: &mut Begun, jobs: &mut [Job], masked: bool) {
+        let vocab = self.decoder.config().vocab_size;
+        for rows in self.decoder.logit_chunks() {
+            let logits = self.decoder.logits(&mut self.ops, rows.clone());
+            if masked {
+                self.ops.flush();
+            }
+            let since = self.clock.now();
+            sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), jobs);
+            step.sampling_us += self.clock.now().since_us(since);
+        }
+    }
+
+    fn submit(&mut self, mut step: Begun, jobs: Vec<Job>) {
+        self.ops.submit();
+        step.awaited = sample::put_back(self.plan.outputs(), jobs, &mut self.sequences);
+        self.under_way.push_back(step);
+    }
+}
+
 impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
     fn waits(&self, batch: &StepBatch) -> bool {
-        batch.slices.iter().filter(|slice| slice.sample.is_some()).any(|slice| {
+        let (mut rows, mut masked) = (0, false);
+        for slice in batch.slices.iter().filter(|slice| slice.sample.is_some()) {
             let start = batch.starts.iter().find(|start| start.seq == slice.seq);
-            match start {
-                Some(start) => !Sampler::is_drawn(&start.sampling),
-                None => self.sequences.is_sampled_by_host(slice.seq),
+            let known = || self.sequences.params(slice.seq);
+            let Some(params) = start.map(|start| &*start.sampling).or_else(known) else { continue };
+            if !Sampler::is_drawn(params) {
+                return true;
             }
-        })
+            rows += 1;
+            masked |= params.constraint.is_some();
+        }
+        // An open step keeps its logits until its masks are there, so it computes all of them at once.
+        masked && rows > self.decoder.logit_rows()
     }
 
     fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+        self.proceed();
         let begins = self.clock.now();
         batch.ends.iter().for_each(|&seq| self.sequences.end(seq));
         batch.starts.iter().for_each(|start| self.sequences.start(start));
         self.plan.build(batch, &self.sequences)?;
         let mut jobs = sample::take_jobs(self.plan.outputs(), &mut self.sequences);
-        if let Some(rows) = self.plan.single_tokens().filter(|_| sample::all_are_drawn(&jobs)) {
-            let limits = self.decoder.limits();
-            let most = limits.max_batched_tokens.min(limits.max_sampled_rows);
-            if let Some((rows, block)) = self.ops.pad_decode(rows, most) {
-                self.plan.fill(rows, block);
-            }
+        let masked = sample::some_are_masked::<O>(&jobs);
+        let drawn = sample::all_are_drawn(&jobs);
+        if drawn {
+            self.pad(masked);
         }
-        let (forward, outputs) = (self.plan.forward(), self.plan.outputs());
-        let (host_us, mut sampling_us) = (self.clock.now().since_us(begins), 0);
-        let vocab = self.decoder.config().vocab_size;
+        let host_us = self.clock.now().since_us(begins);
+        let mut step =
+            Begun { step: batch.id, begins, awaited: Vec::new(), host_us, sampling_us: 0 };
+        let forward = self.plan.forward();
+        let rows = forward.sampled.len();
         if !forward.inputs.is_empty() {
             self.decoder.forward(&mut self.ops, forward);
-            for rows in self.decoder.logit_chunks() {
-                let logits = self.decoder.logits(&mut self.ops, rows.clone());
-                let since = self.clock.now();
-                sample::sample_rows(&mut self.ops, logits, batch.id, (rows, vocab), &mut jobs);
-                sampling_us += self.clock.now().since_us(since);
+            if masked && drawn && !self.under_way.is_empty() && rows <= self.decoder.logit_rows() {
+                self.decoder.logits(&mut self.ops, 0..rows);
+                self.ops.flush();
+                sample::put_back(self.plan.outputs(), jobs, &mut self.sequences);
+                self.open = Some(step);
+                return Ok(());
             }
+            self.sample(&mut step, &mut jobs, masked);
         }
-        self.ops.submit();
-        let awaited = sample::put_back(outputs, jobs, &mut self.sequences);
-        let begun = Begun { step: batch.id, begins, awaited, host_us, sampling_us };
-        self.under_way.push_back(begun);
+        self.submit(step, jobs);
         Ok(())
+    }
+
+    fn proceed(&mut self) {
+        let Some(step) = self.open.take() else { return };
+        // The plan is that of the open step, and no sequence has ended since, so the jobs are those of its rows.
+        let mut jobs = sample::take_jobs(self.plan.outputs(), &mut self.sequences);
+        let rows = 0..self.plan.forward().sampled.len();
+        let vocab = self.decoder.config().vocab_size;
+        let logits = self.decoder.last_logits();
+        sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), &mut jobs);
+        self.submit(step, jobs);
     }
 
     fn has_ended(&mut self) -> bool {
@@ -139,6 +195,9 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
     }
 
     fn end(&mut self) -> Result<StepOutput, StepError> {
+        if self.under_way.is_empty() {
+            self.proceed();
+        }
         let drawn = self.ops.finish();
         let ended = self.clock.now();
         let Some(step) = self.under_way.pop_front() else { return Ok(StepOutput::default()) };

@@ -45,6 +45,11 @@ pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
     jobs.iter().all(|job| job.state.sampler().draw_on_device(0, job.index).is_some())
 }
 
+/// Returns whether the device draws some tokens of the step with masks.
+pub(super) fn some_are_masked<O: Ops>(jobs: &[Job]) -> bool {
+    O::DRAWS && jobs.iter().any(|job| job.state.is_masked())
+}
+
 /// Samples on the host, or lets the device draw, the tokens of the jobs whose logits are in `logits`, which holds the
 /// sampled rows `rows` of the step. Job `i` belongs to sampled row `i`; rows beyond the last job are padding.
 pub(super) fn sample_rows<O: Ops>(
@@ -72,7 +77,8 @@ pub(super) fn sample_rows<O: Ops>(
 }
 
 /// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, and of padding
-/// rows, if the device supports drawing. Returns the rows of `logits` that the host must sample.
+/// rows, if the device supports drawing. A job whose constraint leaves no token gets its fault instead. Returns the rows
+/// of `logits` that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
@@ -80,20 +86,24 @@ fn draw<O: Ops>(
     (rows, vocab): (Range<usize>, usize),
     jobs: &mut [Job],
 ) -> Vec<usize> {
-    let first = rows.start;
-    let mut left: Vec<usize> = (0..jobs.len()).collect();
-    let draws = jobs.iter().enumerate();
-    let draws = draws.filter_map(|(row, job)| job.state.sampler().draw_on_device(row, job.index));
-    let filler = |row| Draw { row, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
-    let fillers = (jobs.len()..rows.len()).map(filler);
-    let draws: Vec<Draw> = draws.chain(fillers).collect();
-    if !draws.is_empty() && ops.draw_rows(logits, vocab, first, &draws) {
-        for draw in &draws {
-            if let Some(job) = jobs.get_mut(draw.row) {
-                job.state.draws(step, first + draw.row);
-            }
+    let count = jobs.len();
+    if !O::DRAWS {
+        return (0..count).collect();
+    }
+    let (mut draws, mut left) = (Vec::with_capacity(rows.len()), Vec::new());
+    for (row, job) in jobs.iter_mut().enumerate() {
+        let Some(draw) = job.state.sampler().draw_on_device(row, job.index) else {
+            left.push(row);
+            continue;
+        };
+        match job.state.draws(step, rows.start + row, job.index) {
+            Ok(mask) => draws.push(Draw { mask, ..draw }),
+            Err(fault) => job.result = Some(Err(fault.into())),
         }
-        left.retain(|row| draws.binary_search_by_key(row, |draw| draw.row).is_err());
+    }
+    draws.extend((count..rows.len()).map(Draw::greedy));
+    if !draws.is_empty() {
+        ops.draw_rows(logits, vocab, rows.start, &draws);
     }
     left
 }

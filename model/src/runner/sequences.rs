@@ -2,14 +2,17 @@
 
 use crate::sampling::Sampler;
 use std::collections::HashMap;
-use tiercel_device::{MaskThreads, Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
+use tiercel_device::{
+    MaskThreads, NoToken, Sampled, SamplingParams, SeqFault, SeqId, SeqStart, StepId, TokenId,
+    TokenMask,
+};
 use tiercel_gpu::RowInput;
 
 /// Sampler state of one sequence, which survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
     /// Step that last sampled for the sequence, and the token that it sampled or the row from which the device draws
-    /// it; neither if sampling on the host failed.
+    /// it; neither if sampling on the host failed, or if the sequence's constraint left no token.
     last: Option<(StepId, Option<RowInput>)>,
 }
 
@@ -33,9 +36,26 @@ impl Sequence {
         &self.sampler
     }
 
-    /// Records that the device draws the next output token of the sequence from sampled row `row` of `step`.
-    pub(super) fn draws(&mut self, step: StepId, row: usize) {
-        self.last = Some((step, Some(RowInput::Drawn(row))));
+    /// Whether a device that draws tokens draws those of the sequence with masks.
+    pub(super) fn is_masked(&self) -> bool {
+        let params = self.sampler.params();
+        params.constraint.is_some() && Sampler::is_drawn(params)
+    }
+
+    /// Records that the device draws output token number `output_index` of the sequence from sampled row `row` of
+    /// `step`, and returns the mask of the draw, if it needs one. Waits for the mask if it is not ready.
+    ///
+    /// # Errors
+    /// [`NoToken`] if the constraint of the sequence leaves no token: the device must not draw.
+    pub(super) fn draws(
+        &mut self,
+        step: StepId,
+        row: usize,
+        output_index: u32,
+    ) -> Result<Option<&TokenMask>, NoToken> {
+        let mask = self.sampler.mask(output_index);
+        self.last = Some((step, mask.is_ok().then_some(RowInput::Drawn(row))));
+        mask
     }
 }
 
@@ -74,26 +94,26 @@ impl Sequences {
         self.states.contains_key(&seq)
     }
 
-    /// Returns whether the sequence is known and its tokens are sampled on the host, because the device cannot apply
-    /// its sampling parameters.
-    pub(super) fn is_sampled_by_host(&self, seq: SeqId) -> bool {
-        self.states.get(&seq).is_some_and(|state| state.sampler.draw_on_device(0, 0).is_none())
+    /// Returns the sampling parameters of a sequence, if it is known.
+    pub(super) fn params(&self, seq: SeqId) -> Option<&SamplingParams> {
+        self.states.get(&seq).map(|state| state.sampler.params())
     }
 
     /// Returns the token that `step` sampled for a sequence, or the row from which the device draws it, if no later
-    /// step has sampled for the sequence. The inner `None` means that sampling on the host failed in `step`.
+    /// step has sampled for the sequence. The inner `None` means that nothing could be sampled in `step`.
     pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<Option<RowInput>> {
         let (last, token) = self.states.get(&seq)?.last?;
         (last == step).then_some(token)
     }
 
-    /// Records the token that the device drew for a sequence in `step`, as the input of the sequence's next step; does
-    /// nothing if a later step already samples for the sequence.
+    /// Records the token that the device drew for a sequence in `step`: in the output of the sequence's constraint, and
+    /// as the input of the sequence's next step, unless a later step already samples for the sequence.
     pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
-        let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
+        let Some(state) = self.states.get_mut(&seq) else { return };
+        state.sampler.record(token);
         // If a later step has already begun for the sequence, leave that step's record as it is: only a record of
         // `step` gets the token.
-        if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
+        if let Some((_, input)) = state.last.as_mut().filter(|(last, _)| *last == step) {
             *input = Some(RowInput::Token(token));
         }
     }

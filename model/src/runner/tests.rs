@@ -147,7 +147,7 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     // In step 9, the device draws the sequence's next token: until it is known, the next step's input refers to the
     // drawn row.
     let mut state = sequences.take(SeqId(1)).expect("started");
-    state.draws(StepId(9), 1);
+    state.draws(StepId(9), 1, 1).expect("no constraint");
     sequences.put_back(SeqId(1), state);
     sequences.drew(SeqId(1), StepId(8), 5);
     plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");

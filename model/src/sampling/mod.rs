@@ -19,7 +19,9 @@ mod truncate;
 
 use penalties::Penalties;
 use std::sync::Arc;
-use tiercel_device::{ConstrainedOutput, MaskThreads, Sampled, SamplingParams, SeqFault, TokenId};
+use tiercel_device::{
+    ConstrainedOutput, MaskThreads, NoToken, Sampled, SamplingParams, SeqFault, TokenId, TokenMask,
+};
 use tiercel_gpu::Draw;
 
 /// Temperature below which sampling is greedy: dividing by a smaller temperature would overflow.
@@ -88,16 +90,21 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Returns whether a device can sample with `params`: no penalties, biases, log-probabilities or constraint.
+    /// Returns whether a device can sample with `params`: no penalties, biases or log-probabilities.
     pub fn is_drawn(params: &SamplingParams) -> bool {
         let penalties = Penalties::are_on(params);
-        let plain = params.logit_bias.is_empty() && params.logprobs.is_none();
-        !penalties && plain && params.constraint.is_none()
+        !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
+    }
+
+    /// Returns the sampling parameters of the sequence.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
     }
 
     /// Returns the parameters with which a device can sample output token number `output_index` from row `row` of the
-    /// logits; `None` if the sampler needs penalties, biases, log-probabilities or masks, which only the host applies.
-    pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
+    /// logits, without the mask of the sequence's constraint ([`Sampler::mask`]); `None` if the sampler needs penalties,
+    /// biases or log-probabilities, which only the host applies.
+    pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw<'static>> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
         Sampler::is_drawn(params).then(|| Draw {
@@ -107,7 +114,25 @@ impl Sampler {
             top_p: params.top_p,
             min_p: params.min_p,
             at: draw::uniform(params.seed, output_index),
+            mask: None,
         })
+    }
+
+    /// Returns the mask with which a device can sample output token number `output_index`, and waits for the mask if it
+    /// is not ready; `None` if the sequence has no constraint. If this output token was sampled before, the earlier
+    /// token and all later tokens no longer count for the constraint.
+    ///
+    /// # Errors
+    /// [`NoToken`] if the constraint of the sequence leaves no token.
+    pub fn mask(&mut self, output_index: u32) -> Result<Option<&TokenMask>, NoToken> {
+        self.constrained.as_mut().map(|constrained| constrained.mask(output_index)).transpose()
+    }
+
+    /// Records the output token that a device sampled with [`Sampler::mask`] as the next token of the output.
+    pub fn record(&mut self, token: TokenId) {
+        if let Some(constrained) = &mut self.constrained {
+            constrained.push(token);
+        }
     }
 
     fn is_greedy(&self) -> bool {

@@ -2,6 +2,7 @@
 //! prompts are cut into steps.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+mod constrained;
 mod harness;
 mod invariance;
 mod reference;

@@ -1,10 +1,12 @@
-//! Checks that the tokens sampled on the device are those that the host's sampler takes from the same logits.
+//! Checks that the tokens sampled on the device are those that the host's sampler takes from the same logits, with and
+//! without masks.
 
 use crate::CheckError;
 use crate::pair::{Pair, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
-use tiercel_device::{MaskThreads, SamplingParams, TokenId};
+use tiercel_device::mix::mix;
+use tiercel_device::{MaskThreads, SamplingParams, TokenId, TokenMask};
 use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
@@ -31,6 +33,25 @@ fn settings() -> [(&'static str, SamplingParams); 8] {
     ]
 }
 
+/// Returns the mask for a row: half of the tokens of the first half of the vocabulary, one in 32 of all tokens, or a
+/// single token.
+fn mask(row: usize) -> TokenMask {
+    let random = |at: usize| mix((row * VOCAB + at) as u64) as u32;
+    let words = VOCAB.div_ceil(32);
+    match row % 3 {
+        0 => TokenMask::from_words((0..words / 2).map(random).collect()),
+        1 => {
+            let sparse = |at| (0..5).fold(u32::MAX, |word, part| word & random(at * 5 + part));
+            TokenMask::from_words((0..words).map(sparse).collect())
+        }
+        _ => {
+            let mut mask = TokenMask::none(VOCAB);
+            mask.allow(random(0) % VOCAB as u32);
+            mask
+        }
+    }
+}
+
 /// Checks sampling on the device over all sampling options, for equal logits, and for rows without a usable logit.
 ///
 /// # Errors
@@ -46,28 +67,41 @@ pub fn check_sampling<D: Driver>(
     let values: Vec<f32> = pair.numbers(ROWS * COLS, 2.0).iter().map(|v| v * v * v).collect();
     let mut logits = pair.cuda.tensor(ROWS, COLS, TensorUse::Logits)?;
     pair.cuda.write(&mut logits, &values)?;
-    for (name, params) in settings() {
+    let masks: Vec<TokenMask> = (0..ROWS).map(mask).collect();
+    for ((name, params), masked) in
+        settings().into_iter().flat_map(|setting| [(setting.clone(), false), (setting, true)])
+    {
+        let what = format!("{name}{}", if masked { ", with masks" } else { "" });
         let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB, &MaskThreads::default());
         // Sample the rows in descending order, so that a token's place in the results is not the number of its row. The
         // row also serves as number of the output token, which selects the random number.
-        let draws: Vec<Draw> =
-            (0..ROWS).rev().filter_map(|row| sampler.draw_on_device(row, row as u32)).collect();
+        let draws: Vec<Draw<'_>> = (0..ROWS)
+            .rev()
+            .filter_map(|row| {
+                let draw = sampler.draw_on_device(row, row as u32)?;
+                Some(Draw { mask: masked.then_some(&masks[row]), ..draw })
+            })
+            .collect();
         let drawn = draw(&mut pair, &logits, &draws)?;
         // Sample the same rows again: the emulator executes threads in another order then, and the tokens must be the
         // same.
         let again = draw(&mut pair, &logits, &draws)?;
-        report.holds(&format!("the same draws once more, {name}"), drawn == again);
+        report.holds(&format!("the same draws once more, {what}"), drawn == again);
         let mut same = 0;
         for (draw, token) in draws.iter().zip(&drawn) {
             let mut row = values[draw.row * COLS..(draw.row + 1) * COLS].to_vec();
+            if let Some(mask) = draw.mask {
+                mask.apply(&mut row);
+            }
             let host = sampler.sample(&mut row, draw.row as u32).ok().map(|sampled| sampled.token);
             same += usize::from(host.is_some() && host == *token);
         }
         let limit = if name == "greedy" { 0.0 } else { MOST_DIFFERENT };
         let different = 100.0 * (1.0 - same as f64 / ROWS as f64);
-        report.at_most(&format!("draws unlike the host's, {name}"), different, limit, "%");
+        report.at_most(&format!("draws unlike the host's, {what}"), different, limit, "%");
     }
-    unusable(&mut pair, report)
+    unusable(&mut pair, report)?;
+    outside_masks(&mut pair, report)
 }
 
 /// Checks that among equal logits the lowest token id wins, that no token is sampled from a row with NaN, with
@@ -84,8 +118,8 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
     let mut logits = pair.cuda.tensor(6, COLS, TensorUse::Logits)?;
     pair.cuda.write(&mut logits, &rows.concat())?;
     for (name, temperature) in [("greedy", 0.0), ("drawn", 1.0)] {
-        let draw = |row| Draw { row, temperature, top_k: 1, top_p: 1.0, min_p: 0.0, at: 0.999 };
-        let draws: Vec<Draw> = (0..6).map(draw).collect();
+        let draw = |row| Draw { temperature, top_k: 1, at: 0.999, ..Draw::greedy(row) };
+        let draws: Vec<Draw<'_>> = (0..6).map(draw).collect();
         let drawn = self::draw(pair, &logits, &draws)?;
         let last = Some(VOCAB as u32 - 1);
         let expected = [Some(70), None, None, None, last, Some(0)];
@@ -93,13 +127,47 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
     }
     // Sample a row whose logits are all equal with the smallest and with the largest random number: the results must be
     // the first and the last token of the vocabulary.
-    let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
-        (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
-    });
+    let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)]
+        .map(|(at, token)| (Draw { temperature: 1.0, at, ..Draw::greedy(5) }, Some(token)));
     // A step samples each row at most once, so two samples from one row take two steps.
     for (draw, token) in ends {
         let drawn = self::draw(pair, &logits, &[draw])?;
         report.holds("the ends of the weight", drawn == [token]);
+    }
+    Ok(())
+}
+
+/// Checks that unusable logits outside a mask do not matter, that a row without a usable logit inside its mask gives no
+/// token, and that neither changes the row beside it.
+fn outside_masks<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), CheckError> {
+    let mut rows = vec![vec![-1.0_f32; COLS]; 5];
+    (rows[0][0], rows[0][31], rows[0][33], rows[0][VOCAB - 1]) =
+        (f32::NAN, f32::INFINITY, 2.0, 9.0);
+    (rows[1][64], rows[1][65]) = (f32::NEG_INFINITY, 9.0);
+    (rows[2][7], rows[2][8]) = (f32::NAN, 9.0);
+    (rows[3][7], rows[3][VOCAB - 1]) = (9.0, 5.0);
+    rows[4][8] = 9.0;
+    let allow = |tokens: &[usize]| {
+        let mut mask = TokenMask::none(VOCAB);
+        tokens.iter().for_each(|token| mask.allow(*token as TokenId));
+        mask
+    };
+    let masks =
+        [allow(&[32, 33, 95]), allow(&[64]), allow(&[6, 7]), allow(&[6, VOCAB - 1]), allow(&[])];
+    let mut logits = pair.cuda.tensor(5, COLS, TensorUse::Logits)?;
+    pair.cuda.write(&mut logits, &rows.concat())?;
+    for (name, temperature) in [("greedy", 0.0), ("drawn", 0.1)] {
+        let draw = |row| Draw { temperature, mask: Some(&masks[row]), ..Draw::greedy(row) };
+        let draws: Vec<Draw<'_>> = (0..5).map(draw).collect();
+        let mut expected = [Some(33), None, None, Some(VOCAB as u32 - 1), None];
+        let drawn = self::draw(pair, &logits, &draws)?;
+        report.holds(&format!("rows with masks, {name}"), drawn == expected);
+        // The same rows, of which the fourth has no mask.
+        let mut draws = draws;
+        draws[3] = Draw { temperature, ..Draw::greedy(3) };
+        expected[3] = Some(7);
+        let drawn = self::draw(pair, &logits, &draws)?;
+        report.holds(&format!("rows with and without masks, {name}"), drawn == expected);
     }
     Ok(())
 }
@@ -109,7 +177,7 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
 fn draw<D: Driver>(
     pair: &mut Pair<D>,
     logits: &CudaTensor,
-    draws: &[Draw],
+    draws: &[Draw<'_>],
 ) -> Result<Vec<Option<TokenId>>, CheckError> {
     pair.cuda.draw_rows(logits, VOCAB, 0, draws);
     pair.cuda.submit();

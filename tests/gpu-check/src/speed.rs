@@ -59,8 +59,6 @@ const MOST_ADDED: f64 = 5.0;
 /// Goal for decode steps of up to 16 sequences: at least this share of the GPU's measured memory bandwidth, percent.
 const DECODE_AIM: f64 = 80.0;
 
-const GREEDY: Draw = Draw { row: 0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
-
 /// Measured limits of the GPU: memory bandwidth and bf16 matrix throughput.
 #[derive(Debug, Clone, Copy)]
 struct Ceilings {
@@ -249,8 +247,7 @@ impl<D: Driver> Bench<D> {
                 let batch = ForwardBatch { inputs: &inputs, seqs: &rows, sampled: &sampled };
                 decoder.forward(ops, batch);
                 for chunk in decoder.logit_chunks() {
-                    let greedy = |row| Draw { row, ..GREEDY };
-                    let draws: Vec<Draw> = (0..chunk.len()).map(greedy).collect();
+                    let draws: Vec<Draw<'_>> = (0..chunk.len()).map(Draw::greedy).collect();
                     let first = chunk.start;
                     let logits = decoder.logits(ops, chunk);
                     ops.draw_rows(logits, vocab, first, &draws);

@@ -6,8 +6,8 @@ use crate::models::{BLOCK_SIZE, BLOCKS, llama, random};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, QueuedRunner, SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart, SliceInput,
-    StepBatch, StepError, StepId, StepOutput, TokenId,
+    BlockId, Constraint, ConstraintState, NoToken, QueuedRunner, SamplingParams, SeqFault, SeqId,
+    SeqSlice, SeqStart, SliceInput, StepBatch, StepError, StepId, StepOutput, TokenId, TokenMask,
 };
 use tiercel_gpu::cuda::{CudaOps, Driver};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
@@ -17,14 +17,45 @@ const SEQUENCES: u64 = 3;
 /// Number of KV blocks that sequences may use: all but the last, which is for the padding rows of CUDA graphs.
 const USED: u32 = BLOCKS - 1;
 const STEPS: u64 = 20;
+/// Number of tokens of the model's vocabulary.
+const VOCAB: u32 = 320;
 /// Length of each prompt, tokens: so short that on the emulator, where a span of attention has 32 positions, sequences
 /// grow into a second span during the test.
 const PROMPT: u32 = 25;
 
 type Runner<D> = ModelRunner<CudaOps<D>>;
 
+/// Constraint whose output token number `n` has an id with the remainder `n % 3` modulo 3.
+#[derive(Debug)]
+struct Rounds;
+
+/// Number of the next output token.
+struct Position(u32);
+
+impl Constraint for Rounds {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Position(0))
+    }
+}
+
+impl ConstraintState for Position {
+    fn mask(&mut self) -> Result<TokenMask, NoToken> {
+        let mut mask = TokenMask::none(VOCAB as usize);
+        (self.0 % 3..VOCAB).step_by(3).for_each(|token| mask.allow(token));
+        Ok(mask)
+    }
+
+    fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
+        if token % 3 != self.0 % 3 {
+            return Err(NoToken::Stuck(format!("token {token} at position {}", self.0)));
+        }
+        self.0 += 1;
+        Ok(())
+    }
+}
+
 /// Checks decoding in which each step is submitted before the one before it has ended, and decoding by CUDA graphs, for
-/// tokens that the device samples and for tokens that the host samples.
+/// tokens that the device samples, with and without masks, and for tokens that the host samples.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -33,10 +64,14 @@ pub fn check_steps<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let drawn = SamplingParams { temperature: 1.2, seed: 5, ..SamplingParams::default() };
+    let constrained = SamplingParams { constraint: Some(Arc::new(Rounds)), ..drawn.clone() };
     let penalised = SamplingParams { frequency_penalty: 1.5, ..drawn.clone() };
-    for (name, params) in
-        [("greedy", SamplingParams::greedy()), ("drawn", drawn), ("by the host", penalised)]
-    {
+    for (name, params) in [
+        ("greedy", SamplingParams::greedy()),
+        ("drawn", drawn),
+        ("with masks", constrained),
+        ("by the host", penalised),
+    ] {
         let plain = decode(&mut runner(open, false)?, &params, false)?;
         let whole = plain.len() as u64 == SEQUENCES * STEPS;
         for (what, graphs, queued) in [
@@ -67,12 +102,13 @@ fn runner<D: Driver>(
 /// step one token per sequence.
 fn batch(step: u64, params: &SamplingParams) -> StepBatch {
     let prompt = |seq: u64| -> Arc<[TokenId]> {
-        (0..PROMPT).map(|i| (i * 37 + seq as u32 * 101) % 320).collect()
+        (0..PROMPT).map(|i| (i * 37 + seq as u32 * 101) % VOCAB).collect()
     };
-    let start = |seq| SeqStart {
-        seq: SeqId(seq),
-        sampling: Arc::new(SamplingParams { seed: params.seed + seq, ..params.clone() }),
-        prompt: prompt(seq),
+    let start = |seq| {
+        // The first sequence has no constraint, so that rows with and without masks are in one step.
+        let constraint = params.constraint.clone().filter(|_| seq > 0);
+        let sampling = SamplingParams { seed: params.seed + seq, constraint, ..params.clone() };
+        SeqStart { seq: SeqId(seq), sampling: Arc::new(sampling), prompt: prompt(seq) }
     };
     let slice = |seq: u64| {
         let per_sequence = USED / SEQUENCES as u32;

@@ -1,0 +1,279 @@
+//! Tests of constrained sequences on an emulated GPU, which draws their tokens with masks while the next step already
+//! has its forward pass. The text must be that of the host's sampler, whatever happens on the way.
+
+use crate::harness::{some_tokens, tiny};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, Constraint, ConstraintState, NoToken, QueuedRunner, SamplingParams, SeqFault, SeqId,
+    SeqSlice, SeqStart, SliceInput, StepBatch, StepId, TokenId, TokenMask,
+};
+use tiercel_emulated::{EmulatedDriver, Fault};
+use tiercel_gpu::cuda::CudaOps;
+use tiercel_model::load::{GpuUse, KvCapacity, LoadOptions, open_cuda};
+use tiercel_model::runner::ModelRunner;
+use tiercel_model::weights::{Checkpoint, ModelFiles};
+
+const VOCAB: u32 = 300;
+const PROMPT: usize = 10;
+/// Longest output, tokens.
+const OUTPUT: usize = 12;
+/// Blocks of a sequence, of 16 tokens each.
+const BLOCKS: u32 = 2;
+
+type Runner = ModelRunner<CudaOps<EmulatedDriver>>;
+/// Output of a sequence, and the fault that ended it, if one did.
+type Outcome = (Vec<TokenId>, Option<SeqFault>);
+
+/// Constraint whose output token number `n` has an id with the remainder `n % 3` modulo 3. After `length` tokens it
+/// leaves no token, for the reason `end`.
+#[derive(Debug, Clone)]
+struct Rounds {
+    length: u32,
+    end: NoToken,
+}
+
+struct Position(u32, Rounds);
+
+impl Constraint for Rounds {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Position(0, self.clone()))
+    }
+}
+
+impl ConstraintState for Position {
+    fn mask(&mut self) -> Result<TokenMask, NoToken> {
+        let Position(position, rounds) = self;
+        if *position == rounds.length {
+            return Err(rounds.end.clone());
+        }
+        let mut mask = TokenMask::none(VOCAB as usize);
+        (*position % 3..VOCAB).step_by(3).for_each(|token| mask.allow(token));
+        Ok(mask)
+    }
+
+    fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
+        assert_eq!(token % 3, self.0 % 3, "the mask was not applied at position {}", self.0);
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+fn constrained(sampling: SamplingParams, length: u32, end: NoToken) -> SamplingParams {
+    SamplingParams { constraint: Some(Arc::new(Rounds { length, end })), ..sampling }
+}
+
+/// Returns the sampling parameters of four sequences: three follow a constraint, of which the last two leave no token
+/// before the output is complete if `ends` is set.
+fn requests(ends: bool) -> Vec<SamplingParams> {
+    let hot = SamplingParams { temperature: 1.1, seed: 7, ..SamplingParams::default() };
+    let cut = SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.01, seed: 8, ..hot.clone() };
+    let (first, second) = if ends { (6, 7) } else { (99, 99) };
+    vec![
+        hot.clone(),
+        constrained(SamplingParams::greedy(), 99, NoToken::Complete),
+        constrained(cut, first, NoToken::Complete),
+        constrained(SamplingParams { seed: 9, ..hot }, second, NoToken::Stuck("made up".into())),
+    ]
+}
+
+/// Returns the same requests, whose constrained sequences the host samples, because they ask for log-probabilities.
+fn sampled_by_host(requests: &[SamplingParams]) -> Vec<SamplingParams> {
+    let host = |params: &SamplingParams| {
+        let logprobs = params.constraint.as_ref().map(|_| 0);
+        SamplingParams { logprobs, ..params.clone() }
+    };
+    requests.iter().map(host).collect()
+}
+
+fn runner(fault: Option<Fault>) -> Runner {
+    let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama3"))).unwrap();
+    let options = LoadOptions {
+        kv_capacity: KvCapacity::Blocks(16),
+        host_bytes: 1 << 20,
+        max_num_seqs: 8,
+        max_num_batched_tokens: 128,
+        ..LoadOptions::default()
+    };
+    let mut driver = EmulatedDriver::new(1 << 30);
+    if let Some(fault) = fault {
+        driver = driver.with_fault(fault);
+    }
+    let usage = GpuUse { exact: true, ..GpuUse::default() };
+    open_cuda(driver, usage, &checkpoint, &options, &mut |_| {}).unwrap().into_runner(8).0
+}
+
+/// A sequence of the test's scheduler.
+struct Stream {
+    number: u64,
+    tokens: Vec<TokenId>,
+    fault: Option<SeqFault>,
+    /// Whether its blocks hold the KV of its tokens.
+    computed: bool,
+    /// Steps in flight that sample for it.
+    in_flight: VecDeque<StepId>,
+    /// Numbers of the steps between which the sequence is preempted.
+    away: Range<u64>,
+}
+
+impl Stream {
+    fn new(number: u64, away: Range<u64>) -> Stream {
+        let tokens = some_tokens(PROMPT, number + 3, VOCAB);
+        let (fault, in_flight) = (None, VecDeque::new());
+        Stream { number, tokens, fault, computed: false, in_flight, away }
+    }
+
+    fn is_done(&self) -> bool {
+        self.fault.is_some() || self.tokens.len() == PROMPT + OUTPUT
+    }
+
+    /// Returns what a step computes of the sequence, if it does.
+    fn slice(&mut self, step: StepId) -> Option<SeqSlice> {
+        let (ahead, length) = (self.in_flight.len(), self.tokens.len());
+        let away = self.away.contains(&step.0);
+        self.computed &= !away;
+        let waits = !self.computed && ahead > 0;
+        if self.is_done() || away || waits || length + ahead == PROMPT + OUTPUT {
+            return None;
+        }
+        let (first, input) = match self.in_flight.back() {
+            Some(step) => (length + ahead - 1, SliceInput::SampledBy(*step)),
+            None => {
+                let first = if self.computed { length - 1 } else { 0 };
+                (first, SliceInput::Known(self.tokens[first..].into()))
+            }
+        };
+        self.computed = true;
+        self.in_flight.push_back(step);
+        let blocks = self.number as u32 * BLOCKS..(self.number as u32 + 1) * BLOCKS;
+        Some(SeqSlice {
+            seq: SeqId(self.number),
+            first_pos: first as u32,
+            input,
+            table: blocks.map(BlockId).collect(),
+            sample: Some((length + ahead - PROMPT) as u32),
+        })
+    }
+}
+
+/// Decodes all requests with up to `depth` steps in flight. The second sequence is preempted during the steps `away`.
+/// A failed step and the step behind it are run again. Returns the outcome of each request, and the number of failed
+/// steps.
+fn decode(
+    runner: &mut Runner,
+    requests: &[SamplingParams],
+    depth: usize,
+    away: Range<u64>,
+) -> (Vec<Outcome>, u32) {
+    let mut streams: Vec<Stream> = (0..requests.len() as u64)
+        .map(|number| Stream::new(number, if number == 1 { away.clone() } else { 0..0 }))
+        .collect();
+    let mut starts: Vec<SeqStart> = streams
+        .iter()
+        .zip(requests)
+        .map(|(stream, params)| SeqStart {
+            seq: SeqId(stream.number),
+            sampling: Arc::new(params.clone()),
+            prompt: stream.tokens.as_slice().into(),
+        })
+        .collect();
+    let (mut in_flight, mut failed) = (VecDeque::new(), 0);
+    for step in (1..).map(StepId) {
+        let slices: Vec<SeqSlice> =
+            streams.iter_mut().filter_map(|stream| stream.slice(step)).collect();
+        if !slices.is_empty() {
+            let starts = std::mem::take(&mut starts);
+            let batch = StepBatch { id: step, starts, ends: Vec::new(), slices };
+            assert!(depth == 1 || !runner.waits(&batch), "step {step} waits");
+            runner.begin(&batch).unwrap();
+            in_flight.push_back(step);
+            if in_flight.len() < depth {
+                continue;
+            }
+        }
+        let Some(ended) = in_flight.pop_front() else {
+            if streams.iter().all(Stream::is_done) {
+                break;
+            }
+            continue;
+        };
+        match runner.end() {
+            Ok(output) => {
+                for (seq, result) in output.sampled {
+                    let stream = &mut streams[seq.0 as usize];
+                    assert_eq!(stream.in_flight.pop_front(), Some(ended));
+                    match result.map(|sampled| sampled.token) {
+                        _ if stream.fault.is_some() => {}
+                        Ok(token) => stream.tokens.push(token),
+                        Err(fault) => stream.fault = Some(fault),
+                    }
+                }
+            }
+            Err(_) => {
+                failed += 1;
+                // The results of the step behind the failed one do not count either.
+                in_flight.drain(..).for_each(|_| drop(runner.end()));
+                for stream in &mut streams {
+                    stream.in_flight.clear();
+                    stream.computed = false;
+                }
+            }
+        }
+        // The runner must draw without this call too, though later.
+        if ended.0 % 3 > 0 {
+            runner.proceed();
+        }
+    }
+    let outcome = |stream: Stream| (stream.tokens[PROMPT..].to_vec(), stream.fault);
+    (streams.into_iter().map(outcome).collect(), failed)
+}
+
+/// Returns the outcomes of the requests, whose constrained sequences the host samples, one step at a time.
+fn expected(requests: &[SamplingParams]) -> Vec<Outcome> {
+    let (outcomes, failed) = decode(&mut runner(None), &sampled_by_host(requests), 1, 0..0);
+    assert_eq!(failed, 0);
+    outcomes
+}
+
+#[test]
+fn masked_draws_with_two_steps_in_flight_give_the_text_of_the_host() {
+    let requests = requests(false);
+    let expected = expected(&requests);
+    assert!(expected.iter().all(|(tokens, _)| tokens.len() == OUTPUT), "{expected:?}");
+    for depth in [1, 2] {
+        assert_eq!(decode(&mut runner(None), &requests, depth, 0..0), (expected.clone(), 0));
+    }
+}
+
+#[test]
+fn a_preemption_in_the_middle_changes_no_constrained_text() {
+    let requests = requests(false);
+    let expected = expected(&requests);
+    for away in [4..6, 5..9] {
+        assert_eq!(decode(&mut runner(None), &requests, 2, away), (expected.clone(), 0));
+    }
+}
+
+#[test]
+fn a_constraint_that_leaves_no_token_ends_its_own_sequence_as_on_the_host() {
+    let requests = requests(true);
+    let expected = expected(&requests);
+    assert_eq!(expected[2].1, Some(SeqFault::NoToken(NoToken::Complete)));
+    let stuck = NoToken::Stuck("made up".to_owned());
+    assert_eq!(expected[3].1, Some(SeqFault::NoToken(stuck)));
+    assert_eq!([expected[2].0.len(), expected[3].0.len()], [6, 7]);
+    assert_eq!(decode(&mut runner(None), &requests, 2, 0..0), (expected, 0));
+}
+
+#[test]
+fn a_launch_that_is_refused_changes_no_constrained_text() {
+    let requests = requests(true);
+    let expected = expected(&requests);
+    // The launches of one decode step and more, among them those of a forward pass and those of draws with masks.
+    for launch in 100..140 {
+        let mut runner = runner(Some(Fault::Launch(launch)));
+        let found = decode(&mut runner, &requests, 2, 4..8);
+        assert_eq!(found, (expected.clone(), 1), "launch {launch} is refused");
+    }
+}
