@@ -72,7 +72,7 @@ fn errors_name_file_line_setting_and_what_is_allowed() {
     );
     assert!(refused("[scheduler]\nmax_num_seqs = \"x\"").starts_with("t.toml:2: "));
     assert!(refused("[scheduler]\nwatermark_percent = nan").contains("0 to 50"));
-    assert!(refused("[kv]\ntype = \"f8\"").contains("f32, f16, bf16"));
+    assert!(refused("[kv]\ntype = \"f8\"").contains("f32, f16, bf16, q8"));
     assert!(refused("[device]\nkind = \"mock:\"").contains("mock:PROFILE"));
     assert!(refused("scheduler = 3").contains("t.toml:1: unknown setting scheduler"));
     assert!(refused("[scheduler\n").contains("t.toml:1: not valid TOML"));

@@ -121,7 +121,7 @@ fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, u
 }
 
 fn attention(c: &mut Criterion) {
-    for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
+    for kv_type in [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8] {
         attend(c, "decode-1x300", kv_type, &[(1, 300)]);
         attend(c, "decode-1x4000", kv_type, &[(1, 4000)]);
         attend(c, "decode-32x500", kv_type, &[(1, 500); 32]);

@@ -12,6 +12,10 @@ pub enum KvType {
     F16,
     /// bfloat16: 8 bits of precision, the range of f32.
     Bf16,
+    /// 8-bit integers from -127 to 127, with one f32 scale for the key and one for the value of each token and kv head
+    /// in each layer. A scale belongs to one token alone, so that a token written later never changes what is stored
+    /// of earlier tokens.
+    Q8,
 }
 
 impl KvType {
@@ -20,6 +24,16 @@ impl KvType {
         match self {
             KvType::F32 => 4,
             KvType::F16 | KvType::Bf16 => 2,
+            KvType::Q8 => 1,
+        }
+    }
+
+    /// Returns the size of the scale that is stored with each key and each value of a kv head, bytes; 0 for types
+    /// without scales.
+    pub const fn scale_bytes(self) -> usize {
+        match self {
+            KvType::F32 | KvType::F16 | KvType::Bf16 => 0,
+            KvType::Q8 => size_of::<f32>(),
         }
     }
 }
@@ -30,6 +44,7 @@ impl fmt::Display for KvType {
             KvType::F32 => "f32",
             KvType::F16 => "f16",
             KvType::Bf16 => "bf16",
+            KvType::Q8 => "q8",
         })
     }
 }

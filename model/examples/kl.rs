@@ -1,15 +1,15 @@
-//! Measures how much packed weights change the next-token distribution of SmolLM2 against f32 weights, beside
-//! llama.cpp.
+//! Measures how much packed weights and types of the KV cache change the next-token distribution of SmolLM2 against f32
+//! weights and f32 KV, beside llama.cpp.
 //!
 //! ```text
 //! cargo run --release -p tiercel-model --example kl
 //! ```
 //!
-//! P is the distribution of this program's f32 path, Q that of the default weight format, measured with the KV cache in
-//! f32 and in its default type. The result is KL(P || Q) over all positions of one fixed text, as
+//! P is the distribution of this program's f32 path, Q that of a weight format and a type of the KV cache (see
+//! `MEASURED`). The result is KL(P || Q) over all positions of one fixed text, as
 //! `tests/reference/kl_llamacpp.py` computes it for llama.cpp. The same run compares P with the log-probabilities of
 //! Hugging Face transformers. The run fails if P differs from transformers by more than a tolerance, or if the mean KL
-//! of Q is above that of llama.cpp's Q8_0.
+//! of a Q is above that of llama.cpp's Q8_0.
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -31,6 +31,21 @@ const CHUNK: usize = 128;
 /// Tolerance, nats: the run fails if a log-probability of this program's f32 path differs by more from that of
 /// transformers.
 const F32_TOLERANCE: f64 = 1e-3;
+
+/// A weight format and type of the KV cache that is measured, and the run of llama.cpp whose mean KL it may not exceed.
+struct Measured {
+    weights: WeightFormat,
+    kv_type: KvType,
+    bar: &'static str,
+}
+
+const MEASURED: [Measured; 5] = [
+    Measured { weights: WeightFormat::Auto, kv_type: KvType::F32, bar: "q8_0, KV f32" },
+    Measured { weights: WeightFormat::Auto, kv_type: KvType::F16, bar: "q8_0, KV f16 (default)" },
+    Measured { weights: WeightFormat::Auto, kv_type: KvType::Q8, bar: "q8_0, KV f16 (default)" },
+    Measured { weights: WeightFormat::F32, kv_type: KvType::F16, bar: "q8_0, KV f16 (default)" },
+    Measured { weights: WeightFormat::F32, kv_type: KvType::Q8, bar: "q8_0, KV f16 (default)" },
+];
 
 /// Reference values for a text of `T` tokens, computed by transformers and read from `kl_reference.safetensors`.
 struct Reference {
@@ -237,11 +252,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let model = Resolver::from_env()?.resolve(None)?;
     let checkpoint = Checkpoint::open(&model.files)?;
     let positions = reference.tokens.len();
-    let default_kv = LoadOptions::default().kv_type;
     let mut exact = Reader::open(&checkpoint, WeightFormat::F32, KvType::F32, positions)?;
-    let mut packed = [KvType::F32, default_kv]
-        .into_iter()
-        .map(|kv_type| Reader::open(&checkpoint, WeightFormat::Auto, kv_type, positions))
+    let mut packed = MEASURED
+        .iter()
+        .map(|Measured { weights, kv_type, .. }| {
+            Reader::open(&checkpoint, *weights, *kv_type, positions)
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let (worst, figures) = compare(&reference, &mut exact, &mut packed);
 
@@ -249,17 +265,16 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("our f32 path is within {worst:.1e} nats of transformers\n");
     println!("| who       | weights, KV            | mean KL   | p99 KL    | same top | perpl.  |");
     println!("|-----------|------------------------|-----------|-----------|----------|---------|");
-    let default_label = format!("auto, KV {default_kv:?} (default)").to_lowercase();
-    let labels = ["auto, kv f32", &default_label];
-    for (label, figures) in labels.iter().zip(&figures) {
-        print_row("tiercel", label, figures);
+    for (Measured { weights, kv_type, .. }, figures) in MEASURED.iter().zip(&figures) {
+        print_row("tiercel", &format!("{weights:?}, KV {kv_type}").to_lowercase(), figures);
     }
     for (label, figures) in &llamacpp.runs {
         print_row("llama.cpp", label, figures);
     }
     let mut good = worst <= F32_TOLERANCE;
-    for (ours, bar) in figures.iter().zip(["q8_0, KV f32", "q8_0, KV f16 (default)"]) {
-        let bar = llamacpp.runs.get(bar).ok_or_else(|| format!("kl_llamacpp.json has no {bar}"))?;
+    for (ours, Measured { bar, .. }) in figures.iter().zip(&MEASURED) {
+        let bar =
+            llamacpp.runs.get(*bar).ok_or_else(|| format!("kl_llamacpp.json has no {bar}"))?;
         good &= ours.mean_kl_nats <= bar.mean_kl_nats;
     }
     println!("\n{}", if good { "within the bar" } else { "WORSE than the bar: see the table" });

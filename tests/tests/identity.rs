@@ -386,6 +386,21 @@ fn default_weights() {
     check(&Setup::new(WeightFormat::Auto, LoadOptions::default().kv_type, &names));
 }
 
+/// Checks the runs that could change what is stored of a token: other chunks, swapped and recomputed blocks, and blocks
+/// shared by the prefix cache.
+#[test]
+fn eight_bit_kv() {
+    let setup = Setup::new(WeightFormat::Auto, KvType::Q8, &["chat-python", "raw-german"]);
+    actix_rt::System::new().block_on(async {
+        let expected = alone(&setup).await;
+        in_chunks(&setup, &expected, 16, 1).await;
+        for mode in [PreemptionMode::Swap, PreemptionMode::Recompute] {
+            preempted(&setup, &expected, mode).await;
+        }
+        cached(&setup, &expected).await;
+    });
+}
+
 #[test]
 fn every_policy() {
     let names = ["chat-python", "chat-turns", "raw-german"];

@@ -143,6 +143,7 @@ mod tests {
         assert!(!changed(|settings| settings.device.kind = DeviceKind::Cpu), "the device counts");
         assert!(changed(|settings| settings.model.weights = Weights::F32));
         assert!(changed(|settings| settings.kv.element = KvElement::Bf16));
+        assert!(changed(|settings| settings.kv.element = KvElement::Q8));
         assert!(changed(|settings| settings.device.exact = true));
         let greedy = SamplingParams::greedy();
         assert_ne!(server(&ServerSettings::default(), &greedy), original);

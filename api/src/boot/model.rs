@@ -188,6 +188,7 @@ fn options(settings: &ServerSettings) -> LoadOptions {
             KvElement::F32 => KvType::F32,
             KvElement::F16 => KvType::F16,
             KvElement::Bf16 => KvType::Bf16,
+            KvElement::Q8 => KvType::Q8,
         },
         threads: settings.device.threads as usize,
         block_size: settings.kv.block_size as usize,

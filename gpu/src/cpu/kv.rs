@@ -3,7 +3,8 @@
 //!
 //! A block is one contiguous run of bytes in the order `[layer][k|v][kv_head]`. The keys of a head are transposed,
 //! `[head_dim][slot]`, so that a vector register holds the same component of neighbouring keys. The values of a head
-//! are plain, `[slot][head_dim]`. A slot holds one token's keys or values in a block.
+//! are plain, `[slot][head_dim]`. A slot holds one token's keys or values in a block. If the element type has scales,
+//! the scales of a head, `[slot]` in f32, follow the elements of the head's keys, and those of its values the values.
 //!
 //! Sharing rule: no step writes a block that a running copy names, and no copy writes a block that a running step
 //! names. The engine guarantees this rule, and every unsafe access in this file relies on it.
@@ -30,15 +31,22 @@ pub(crate) struct KvLayout {
 impl KvLayout {
     /// Returns the size of a KV block, bytes, rounded up to a multiple of 64 (a cache line).
     pub(crate) fn block_bytes(&self) -> usize {
-        [2, self.layers, self.kv_heads, self.block_size, self.head_dim, self.kv_type.bytes()]
+        [2, self.layers, self.kv_heads, self.head_bytes()]
             .iter()
             .fold(1_usize, |product, factor| product.saturating_mul(*factor))
             .checked_next_multiple_of(64)
             .unwrap_or(usize::MAX)
     }
 
-    /// Returns the size that the keys (or the values) of one head in one layer take in a KV block, bytes.
+    /// Returns the size that the keys (or the values) of one head in one layer take in a KV block, bytes: elements and
+    /// scales.
     fn head_bytes(&self) -> usize {
+        let elements = self.head_dim.saturating_mul(self.kv_type.bytes());
+        elements.saturating_add(self.kv_type.scale_bytes()).saturating_mul(self.block_size)
+    }
+
+    /// Returns the distance from the first element of a head's keys (or values) in a KV block to its scales, bytes.
+    pub(crate) fn scales_offset(&self) -> usize {
         self.block_size * self.head_dim * self.kv_type.bytes()
     }
 
@@ -109,19 +117,19 @@ impl KvMemory {
     }
 
     /// Returns the address of the keys of one head in one layer of a block of the device pool: `[head_dim][slot]`
-    /// elements, aligned to their type.
+    /// elements, aligned to their type, then the scales.
     pub(crate) fn keys(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.key_offset(layer, head))
     }
 
     /// Returns the address of the values of one head in one layer of a block of the device pool: `[slot][head_dim]`
-    /// elements, aligned to their type.
+    /// elements, aligned to their type, then the scales.
     pub(crate) fn values(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
     }
 
-    /// Returns the keys (or values) of `heads` neighbouring heads in a KV block. `place` is the address that
-    /// [`KvMemory::keys`] (or `values`) returned for the first of these heads.
+    /// Returns the keys (or values) of `heads` neighbouring heads in a KV block, with the scales of each head after its
+    /// elements. `place` is the address that [`KvMemory::keys`] (or `values`) returned for the first of these heads.
     ///
     /// # Safety
     /// `E` is the element type of the layout, the layer has all these heads, and nothing writes the block while the
@@ -129,9 +137,9 @@ impl KvMemory {
     /// writes are done.
     pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8, heads: usize) -> &[E] {
         debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
-        let len = heads * self.layout.block_size * self.layout.head_dim;
-        // SAFETY: `place` is inside a memory slab that `self` owns and is followed by the elements of all `heads`
-        // heads. Every bit pattern is a valid element. Slabs start zeroed, so all elements are initialised.
+        let len = heads * self.layout.head_bytes() / size_of::<E>();
+        // SAFETY: `place` is inside a memory slab that `self` owns and is followed by the elements and scales of all
+        // `heads` heads. Every bit pattern is a valid element. Slabs start zeroed, so all elements are initialised.
         unsafe { std::slice::from_raw_parts(place.cast::<E>(), len) }
     }
 

@@ -213,7 +213,7 @@ fn copy(direction: CopyDirection, pairs: &[(u32, u32)]) -> CopyBatch {
 
 #[test]
 fn blocks_survive_a_trip_to_the_host_tier_and_back_to_other_places() {
-    for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
+    for kv_type in [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8] {
         let (mut ops, mut copier) = CpuDevice::open(CpuOptions { kv_type, ..options() }).unwrap();
         let mut rng = SmallRng::seed_from_u64(3);
         let rope = ops.rope(&[0.3; 16], 1.0, 100).unwrap();
@@ -290,4 +290,6 @@ fn a_block_is_one_run_of_whole_cache_lines() {
     assert_eq!(options().block_bytes(), 2 * 2 * 2 * 8 * 32 * 4);
     let odd = CpuOptions { block_size: 3, head_dim: 5, kv_type: KvType::F16, ..options() };
     assert_eq!(odd.block_bytes(), (2 * 2 * 2 * 3 * 5 * 2_u64).next_multiple_of(64));
+    let q8 = CpuOptions { kv_type: KvType::Q8, ..odd };
+    assert_eq!(q8.block_bytes(), (2 * 2 * 2 * 3 * (5 + 4_u64)).next_multiple_of(64));
 }

@@ -198,25 +198,35 @@ fn qwen3_in_f32() {
     tiny_case("qwen3", WeightFormat::F32, KvType::F16);
 }
 
-fn emulated_case(family: &str) {
-    let (weights, kv_type) = (WeightFormat::Auto, KvType::Bf16);
+#[test]
+fn qwen2_with_8_bit_kv() {
+    tiny_case("qwen2", WeightFormat::F32, KvType::Q8);
+}
+
+fn emulated_case(family: &str, kv_type: KvType) {
+    let weights = WeightFormat::Auto;
     let files = ModelFiles::HfDir(tiny(family));
     Case { files, weights, kv_type, tokens: some_tokens(130, 7, 300) }.check_emulated();
 }
 
 #[test]
 fn llama2_on_an_exact_gpu() {
-    emulated_case("llama2");
+    emulated_case("llama2", KvType::Bf16);
 }
 
 #[test]
 fn mistral_on_an_exact_gpu() {
-    emulated_case("mistral");
+    emulated_case("mistral", KvType::Bf16);
 }
 
 #[test]
 fn qwen3_on_an_exact_gpu() {
-    emulated_case("qwen3");
+    emulated_case("qwen3", KvType::Bf16);
+}
+
+#[test]
+fn llama3_with_8_bit_kv_on_an_exact_gpu() {
+    emulated_case("llama3", KvType::Q8);
 }
 
 /// Checks with the default model, fetched as the server fetches it, that the logits are equal under all ways of cutting
@@ -235,4 +245,9 @@ fn smollm2_in_f32() {
 #[test]
 fn smollm2_packed() {
     smollm2(WeightFormat::Auto, KvType::F16);
+}
+
+#[test]
+fn smollm2_packed_with_8_bit_kv() {
+    smollm2(WeightFormat::Auto, KvType::Q8);
 }

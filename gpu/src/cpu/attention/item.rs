@@ -5,6 +5,7 @@ use super::Attention;
 use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::{RowSums, Softmax, merge};
 use super::plan::{Item, SPAN, Tile, visible};
+use super::scales::{scale_scores, scale_weights};
 use crate::cpu::element::Element;
 use std::cell::RefCell;
 use std::mem::take;
@@ -98,8 +99,11 @@ impl<'a> Attention<'a> {
         sums: &mut RowSums,
     ) {
         kernel.scores(blocks, hull(ranges), queries, self.shape.scale, scores);
+        let group = queries.len() / blocks.kv_heads;
         for (row, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+            scale_scores(blocks, row / group, range.clone(), &mut scores[row]);
             sums.softmax[row] = kernel.softmax(&mut scores[row], range.clone());
+            scale_weights(blocks, row / group, range.clone(), &mut scores[row]);
         }
         weigh(kernel, blocks, ranges, scores, &mut sums.values);
     }

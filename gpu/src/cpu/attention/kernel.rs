@@ -25,10 +25,11 @@ pub(super) struct SpanBlocks<'a, E> {
     pub(super) skip: usize,
 }
 
-impl<E> SpanBlocks<'_, E> {
-    /// Returns the number of elements that the keys (or the values) of one head take in a KV block.
+impl<E: Element> SpanBlocks<'_, E> {
+    /// Returns the number of elements that the keys (or the values) of one head take in a KV block, with the scales
+    /// that follow them.
     pub(super) fn head_len(&self) -> usize {
-        self.block_size * self.head_dim
+        self.block_size * (self.head_dim + E::SCALE_LEN)
     }
 }
 
@@ -37,7 +38,8 @@ impl<E> SpanBlocks<'_, E> {
 /// query rows of a call belong to the kv heads of the blocks, in order and the same number to each head.
 pub(super) trait Kernel<E: Element>: Copy + Sync {
     /// Computes attention scores: `scores[row][p] = scale * queries[row] · key[p]` for at least the positions `p` in
-    /// `range`. An implementation may compute whole blocks, because scores outside a row's own range are never read.
+    /// `range`, with keys as stored (the scales of a type with scales are not applied). An implementation may compute
+    /// whole blocks, because scores outside a row's own range are never read.
     fn scores(
         self,
         blocks: SpanBlocks<'_, E>,
@@ -52,7 +54,7 @@ pub(super) trait Kernel<E: Element>: Copy + Sync {
     fn softmax(self, scores: &mut Scores, range: Range<usize>) -> Softmax;
 
     /// Adds values times attention weights to the output rows: `out[row] += Σ weights[row][p] * value[p]` for the
-    /// positions `p` in `range`, in order.
+    /// positions `p` in `range`, in order, with values as stored (the weights include the scales of a type with scales).
     fn weigh(
         self,
         blocks: SpanBlocks<'_, E>,

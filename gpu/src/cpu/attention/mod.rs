@@ -12,6 +12,7 @@ mod kernel;
 mod partial;
 mod plan;
 mod portable;
+mod scales;
 mod softmax;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ pub(super) fn attention(pool: &Pool, call: &Attention<'_>, memory: &mut Memory, 
         KvType::F32 => with_elements::<f32>(pool, call, memory, out),
         KvType::F16 => with_elements::<f16>(pool, call, memory, out),
         KvType::Bf16 => with_elements::<bf16>(pool, call, memory, out),
+        KvType::Q8 => with_elements::<i8>(pool, call, memory, out),
     }
 }
 

@@ -119,19 +119,29 @@ impl Setup {
     fn reference(&self, seq: usize, position: usize, head: usize) -> Vec<f64> {
         let shape = &self.shape;
         let (dim, kv_head) = (shape.head_dim, head / (shape.heads / shape.kv_heads));
-        let stored = |value: f32| match self.layout.kv_type {
-            KvType::F32 => f64::from(value),
-            KvType::F16 => f64::from(f16::from_f32(value)),
-            KvType::Bf16 => f64::from(bf16::from_f32(value)),
-        };
         let qkv = &self.sequences[seq].qkv;
         let part = |position: usize, head: usize| &qkv[position][head * dim..(head + 1) * dim];
+        let stored = |position: usize, head: usize| -> Vec<f64> {
+            let part = part(position, head);
+            let largest = part.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            let store = |value: f32| match self.layout.kv_type {
+                KvType::F32 => f64::from(value),
+                KvType::F16 => f64::from(f16::from_f32(value)),
+                KvType::Bf16 => f64::from(bf16::from_f32(value)),
+                KvType::Q8 => {
+                    let scale = largest / 127.0;
+                    f64::from((value * (1.0 / scale)).round_ties_even()) * f64::from(scale)
+                }
+            };
+            part.iter().map(|value| store(*value)).collect()
+        };
         let range = visible(shape, position);
         let scores: Vec<f64> = range
             .clone()
             .map(|p| {
-                let pairs = part(position, head).iter().zip(part(p, shape.heads + kv_head));
-                f64::from(shape.scale) * pairs.map(|(q, k)| f64::from(*q) * stored(*k)).sum::<f64>()
+                let key = stored(p, shape.heads + kv_head);
+                let pairs = part(position, head).iter().zip(key);
+                f64::from(shape.scale) * pairs.map(|(q, k)| f64::from(*q) * k).sum::<f64>()
             })
             .collect();
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -139,8 +149,8 @@ impl Setup {
         let mut out = vec![0.0; dim];
         for (p, score) in range.zip(scores) {
             let weight = (score - max).exp() / total;
-            let values = part(p, shape.heads + shape.kv_heads + kv_head);
-            out.iter_mut().zip(values).for_each(|(out, v)| *out += weight * stored(*v));
+            let values = stored(p, shape.heads + shape.kv_heads + kv_head);
+            out.iter_mut().zip(values).for_each(|(out, v)| *out += weight * v);
         }
         out
     }
@@ -176,7 +186,7 @@ impl Setup {
 }
 
 fn kv_types() -> impl Strategy<Value = KvType> {
-    prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Bf16)]
+    prop_oneof![Just(KvType::F32), Just(KvType::F16), Just(KvType::Bf16), Just(KvType::Q8)]
 }
 
 proptest! {
@@ -251,23 +261,28 @@ fn chunks_batches_tables_and_threads_never_change_a_bit() {
         (KvType::F16, None),
         (KvType::F32, Some(3)),
         (KvType::Bf16, Some(300)),
+        (KvType::Q8, None),
     ] {
         let mut setup = setup(9, 3, 2, layout(2, 32, 16, kv_type), &lengths);
         setup.shape.sliding_window = window;
         check_identity(&setup, Isa::detect());
     }
-    check_identity(&setup(9, 2, 1, layout(1, 20, 12, KvType::F32), &[270, 30]), Isa::Portable);
+    for kv_type in [KvType::F32, KvType::Q8] {
+        check_identity(&setup(9, 2, 1, layout(1, 20, 12, kv_type), &[270, 30]), Isa::Portable);
+    }
 }
 
 #[test]
 fn a_fault_reaches_only_the_rows_that_see_it() {
-    let mut setup = setup(4, 3, 1, layout(1, 64, 16, KvType::F32), &[300]);
-    let cols = setup.shape.qkv_cols();
-    setup.sequences[0].qkv[270][cols - 1] = f32::NAN;
-    for isa in [Isa::detect(), Isa::Portable] {
-        let out = setup.attend(&setup.write(1), &[(0, 0..300)], 2, isa);
-        for (position, row) in out.iter().enumerate() {
-            assert_eq!(row.iter().any(|value| value.is_nan()), position >= 270, "{position}");
+    for kv_type in [KvType::F32, KvType::Q8] {
+        let mut setup = setup(4, 3, 1, layout(1, 64, 16, kv_type), &[300]);
+        let cols = setup.shape.qkv_cols();
+        setup.sequences[0].qkv[270][cols - 1] = f32::NAN;
+        for isa in [Isa::detect(), Isa::Portable] {
+            let out = setup.attend(&setup.write(1), &[(0, 0..300)], 2, isa);
+            for (position, row) in out.iter().enumerate() {
+                assert_eq!(row.iter().any(|value| value.is_nan()), position >= 270, "{position}");
+            }
         }
     }
 }
@@ -275,9 +290,11 @@ fn a_fault_reaches_only_the_rows_that_see_it() {
 #[test]
 fn block_sizes_do_not_matter() {
     let sizes = [8, 16, 64, 256];
-    let out = sizes.map(|size| {
-        let setup = setup(2, 4, 2, layout(2, 64, size, KvType::F32), &[513]);
-        bits(&setup.attend(&setup.write(1), &[(0, 0..513)], 2, Isa::detect()))
-    });
-    assert!(out.iter().all(|rows| *rows == out[0]));
+    for kv_type in [KvType::F32, KvType::Q8] {
+        let out = sizes.map(|size| {
+            let setup = setup(2, 4, 2, layout(2, 64, size, kv_type), &[513]);
+            bits(&setup.attend(&setup.write(1), &[(0, 0..513)], 2, Isa::detect()))
+        });
+        assert!(out.iter().all(|rows| *rows == out[0]));
+    }
 }
