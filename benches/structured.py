@@ -129,7 +129,7 @@ def answers():
     began = time.monotonic()
     all_at_once([client] * 32)
     server.stop()
-    wrong, refused = [], [one for one in done if one["reason"] not in ("stop", "length")]
+    wrong, unchecked, refused = [], 0, [one for one in done if one["reason"] not in ("stop", "length")]
     done = [one for one in done if one["reason"] in ("stop", "length")]
     for one in done:
         try:
@@ -137,13 +137,15 @@ def answers():
                 jsonschema.validate(json.loads(one["text"]), one["schema"], cls=jsonschema.validators.validator_for(one["schema"]))
             else:
                 jiter.from_json(one["text"].encode(), partial_mode="trailing-strings")
+        except jsonschema.SchemaError:
+            # Python's regular expressions know no \\p{...}.
+            unchecked += 1
         except Exception as error:
             wrong.append((one["name"], one["text"], str(error).splitlines()[0]))
     complete = sum(one["complete"] for one in done)
     print(f"{len(done)} schemas answered in {time.monotonic() - began:.0f} s: {complete} complete ({100 * complete / len(done):.1f} %), "
-          f"{len(done) - complete} cut at 512 tokens; {len(wrong)} wrong by Python's jsonschema or jiter; {len(refused)} refused")
-    if "ANSWERS" in os.environ:
-        Path(os.environ["ANSWERS"]).write_text("".join(json.dumps(one) + "\n" for one in done))
+          f"{len(done) - complete} cut at 512 tokens; {len(wrong)} wrong by Python's jsonschema or jiter, {unchecked} have a schema that this jsonschema cannot "
+          f"read; {len(refused)} refused")
     for one in wrong + [(one["name"], one["reason"], one["text"]) for one in refused]:
         print(*one)
     lines = "".join(json.dumps(one) + "\n" for one in done)
@@ -243,7 +245,7 @@ def hostile():
         post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, **ordinary[0]})
         for turn in range(3):
             for name, crowd in [("nothing", []), ("ordinary grammars", ordinary), ("hostile grammars", attacks)]:
-                gaps, honest, statuses = beside(crowd, 40 + turn)
+                gaps, honest, statuses = beside(crowd, 25 + turn)
                 print(f"{device}, turn {turn + 1}, beside {name}: gaps p50 {percentile(gaps, 0.5):.1f} ms, p99 {percentile(gaps, 0.99):.1f}, "
                       f"p99.9 {percentile(gaps, 0.999):.1f}, longest {max(gaps):.0f} ({len(gaps)}); small grammar p50 "
                       f"{percentile(honest, 0.5):.0f} ms, longest {max(honest):.0f} ms; statuses of the crowd {statuses}", flush=True)

@@ -2,12 +2,17 @@
 //! outputs.
 //!
 //! ```text
-//! cargo run --release -p tiercel-model --example mask_times [DIRECTORY OF .json SCHEMAS]
+//! cargo run --release -p tiercel-model --example mask_times [DIRECTORY OF .json SCHEMAS | hostile]
 //! ```
 //!
-//! Without a directory, the schemas of the tests of `tiercel-grammar` are used. The vocabulary is the default model's.
+//! Without a directory, the schemas of the tests of `tiercel-grammar` are used; with `hostile`, the hostile sources of these
+//! tests. The vocabulary is the default model's.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
+#[path = "../grammar/tests/common/mod.rs"]
+mod common;
+
+use common::hostile::hostile_sources;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -34,15 +39,21 @@ impl Times {
     }
 }
 
-/// Returns the schemas of a directory, or the schemas of the tests without a directory.
-fn schemas(directory: Option<PathBuf>) -> Vec<Value> {
-    let Some(directory) = directory else {
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("grammar/tests/schemas");
-        let read = |name| std::fs::read_to_string(tests.join(name)).unwrap();
-        let lines = read("ours.jsonl") + &read("suite.jsonl");
-        let schema = |line: &str| serde_json::from_str::<Value>(line).unwrap()["schema"].clone();
-        return lines.lines().map(schema).collect();
-    };
+/// Returns the sources that an argument of the example names.
+fn sources(argument: Option<PathBuf>) -> Vec<Source> {
+    match argument {
+        None => {
+            common::schemas().into_iter().map(|(_, schema)| Source::JsonSchema(schema)).collect()
+        }
+        Some(word) if word == Path::new("hostile") => {
+            hostile_sources().into_iter().map(|(_, source)| source).collect()
+        }
+        Some(directory) => schemas(&directory).into_iter().map(Source::JsonSchema).collect(),
+    }
+}
+
+/// Returns the schemas of a directory.
+fn schemas(directory: &Path) -> Vec<Value> {
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
         files.filter(|path| path.extension().is_some_and(|ext| ext == "json")).collect();
@@ -75,7 +86,7 @@ fn follow(constraint: &dyn Constraint, tokenizer: &Tokenizer, masks: &mut Times)
     false
 }
 
-fn measure(directory: Option<PathBuf>) {
+fn measure(argument: Option<PathBuf>) {
     let clock = Clock::wall();
     let files = Resolver::from_env().unwrap().resolve(None).unwrap().files;
     let tokenizer = Tokenizer::from_files(&files).unwrap();
@@ -88,9 +99,9 @@ fn measure(directory: Option<PathBuf>) {
     let (mut compiled, mut refused, mut masks) =
         (Times::default(), Times::default(), Times::default());
     let (mut ended, mut cut) = (0, 0);
-    for schema in schemas(directory) {
+    for source in sources(argument) {
         let began = clock.now();
-        let result = grammars.compile(&Source::JsonSchema(schema));
+        let result = grammars.compile(&source);
         let us = clock.now().since_us(began);
         match result {
             Ok(result) => {
@@ -110,7 +121,7 @@ fn measure(directory: Option<PathBuf>) {
 }
 
 fn main() {
-    let directory = std::env::args_os().nth(1).map(PathBuf::from);
+    let argument = std::env::args_os().nth(1).map(PathBuf::from);
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-    thread.spawn(move || measure(directory)).unwrap().join().unwrap();
+    thread.spawn(move || measure(argument)).unwrap().join().unwrap();
 }
