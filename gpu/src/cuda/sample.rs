@@ -45,10 +45,12 @@ impl<D: Driver> CudaOps<D> {
         let mask_bytes = vocab.div_ceil(MASK_WORD) * 4;
         let mut bytes = Vec::new();
         for mask in draws.iter().filter_map(|draw| draw.mask) {
-            let end = bytes.len() + mask_bytes;
-            bytes.extend(mask.words().iter().flat_map(|word| word.to_ne_bytes()));
+            let start = bytes.len();
             // A mask made for fewer tokens allows none of the others.
-            bytes.resize(end, 0);
+            bytes.resize(start + mask_bytes, 0);
+            for (to, word) in bytes[start..].chunks_exact_mut(4).zip(mask.words()) {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
         }
         if bytes.is_empty() {
             return;

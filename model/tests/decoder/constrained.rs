@@ -157,51 +157,51 @@ impl Stream {
     }
 }
 
-/// Decodes all requests with up to `depth` steps in flight. The second sequence is preempted during the steps `away`.
-/// A failed step and the step behind it are run again. Returns the outcome of each request, and the errors of the failed
-/// steps.
-fn decode(
-    runner: &mut Runner,
-    requests: &[SamplingParams],
+/// Scheduler of the test, with up to `depth` steps in flight.
+struct Schedule {
+    streams: Vec<Stream>,
+    starts: Vec<SeqStart>,
+    in_flight: VecDeque<StepId>,
     depth: usize,
-    away: Range<u64>,
-) -> (Vec<Outcome>, Vec<String>) {
-    let mut streams: Vec<Stream> = (0..requests.len() as u64)
-        .map(|number| Stream::new(number, if number == 1 { away.clone() } else { 0..0 }))
-        .collect();
-    let mut starts: Vec<SeqStart> = streams
-        .iter()
-        .zip(requests)
-        .map(|(stream, params)| SeqStart {
+    /// Errors of the failed steps.
+    failed: Vec<String>,
+}
+
+impl Schedule {
+    fn new(requests: &[SamplingParams], depth: usize, away: &Range<u64>) -> Schedule {
+        let away = |number| if number == 1 { away.clone() } else { 0..0 };
+        let streams: Vec<Stream> =
+            (0..requests.len() as u64).map(|number| Stream::new(number, away(number))).collect();
+        let start = |(stream, params): (&Stream, &SamplingParams)| SeqStart {
             seq: SeqId(stream.number),
             sampling: Arc::new(params.clone()),
             prompt: stream.tokens.as_slice().into(),
-        })
-        .collect();
-    let (mut in_flight, mut failed) = (VecDeque::new(), Vec::new());
-    for step in (1..).map(StepId) {
-        let slices: Vec<SeqSlice> =
-            streams.iter_mut().filter_map(|stream| stream.slice(step)).collect();
-        if !slices.is_empty() {
-            let starts = std::mem::take(&mut starts);
-            let batch = StepBatch { id: step, starts, ends: Vec::new(), slices };
-            assert!(depth == 1 || !runner.waits(&batch), "step {step} waits");
-            runner.begin(&batch).unwrap();
-            in_flight.push_back(step);
-            if in_flight.len() < depth {
-                continue;
-            }
-        }
-        let Some(ended) = in_flight.pop_front() else {
-            if streams.iter().all(Stream::is_done) {
-                break;
-            }
-            continue;
         };
+        let starts = streams.iter().zip(requests).map(start).collect();
+        Schedule { streams, starts, in_flight: VecDeque::new(), depth, failed: Vec::new() }
+    }
+
+    /// Begins a step, if a sequence can be in it. With two steps in flight, no step may wait for the one before it.
+    fn begin(&mut self, runner: &mut Runner, id: StepId) {
+        let slices: Vec<SeqSlice> =
+            self.streams.iter_mut().filter_map(|stream| stream.slice(id)).collect();
+        if slices.is_empty() {
+            return;
+        }
+        let starts = std::mem::take(&mut self.starts);
+        let batch = StepBatch { id, starts, ends: Vec::new(), slices };
+        assert!(self.depth == 1 || !runner.waits(&batch), "step {id} waits");
+        runner.begin(&batch).unwrap();
+        self.in_flight.push_back(id);
+    }
+
+    /// Ends the oldest step in flight. If it failed, its results and those of the step behind it do not count.
+    fn end(&mut self, runner: &mut Runner) {
+        let Some(ended) = self.in_flight.pop_front() else { return };
         match runner.end() {
             Ok(output) => {
                 for (seq, result) in output.sampled {
-                    let stream = &mut streams[seq.0 as usize];
+                    let stream = &mut self.streams[seq.0 as usize];
                     assert_eq!(stream.in_flight.pop_front(), Some(ended));
                     match result.map(|sampled| sampled.token) {
                         _ if stream.fault.is_some() => {}
@@ -211,10 +211,9 @@ fn decode(
                 }
             }
             Err(error) => {
-                failed.push(error.to_string());
-                // The results of the step behind the failed one do not count either.
-                in_flight.drain(..).for_each(|_| drop(runner.end()));
-                for stream in &mut streams {
+                self.failed.push(error.to_string());
+                self.in_flight.drain(..).for_each(|_| drop(runner.end()));
+                for stream in &mut self.streams {
                     stream.in_flight.clear();
                     stream.computed = false;
                 }
@@ -225,8 +224,30 @@ fn decode(
             runner.proceed();
         }
     }
+}
+
+/// Decodes all requests with up to `depth` steps in flight. The second sequence is preempted during the steps `away`.
+/// Returns the outcome of each request, and the errors of the failed steps.
+fn decode(
+    runner: &mut Runner,
+    requests: &[SamplingParams],
+    depth: usize,
+    away: Range<u64>,
+) -> (Vec<Outcome>, Vec<String>) {
+    let mut schedule = Schedule::new(requests, depth, &away);
+    for step in 1.. {
+        schedule.begin(runner, StepId(step));
+        let ahead = schedule.in_flight.back() == Some(&StepId(step));
+        if ahead && schedule.in_flight.len() < depth {
+            continue;
+        }
+        schedule.end(runner);
+        if schedule.in_flight.is_empty() && schedule.streams.iter().all(Stream::is_done) {
+            break;
+        }
+    }
     let outcome = |stream: Stream| (stream.tokens[PROMPT..].to_vec(), stream.fault);
-    (streams.into_iter().map(outcome).collect(), failed)
+    (schedule.streams.into_iter().map(outcome).collect(), schedule.failed)
 }
 
 /// Returns the outcomes of the requests, whose constrained sequences the host samples, one step at a time.

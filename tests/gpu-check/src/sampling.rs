@@ -159,14 +159,17 @@ fn outside_masks<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(
     for (name, temperature) in [("greedy", 0.0), ("drawn", 0.1)] {
         let draw = |row| Draw { temperature, mask: Some(&masks[row]), ..Draw::greedy(row) };
         let draws: Vec<Draw<'_>> = (0..5).map(draw).collect();
-        let mut expected = [Some(33), None, None, Some(VOCAB as u32 - 1), None];
-        let drawn = self::draw(pair, &logits, &draws)?;
-        report.holds(&format!("rows with masks, {name}"), drawn == expected);
-        // The same rows, of which the fourth has no mask.
-        let mut draws = draws;
-        draws[3] = Draw { temperature, ..Draw::greedy(3) };
-        expected[3] = Some(7);
-        let drawn = self::draw(pair, &logits, &draws)?;
+        let expected = [Some(33), None, None, Some(VOCAB as u32 - 1), None];
+        // In a second part of the step, the fourth row has no mask, and the masks of the others overwrite those of the
+        // first part.
+        let others =
+            [4, 3, 0].map(|row| Draw { mask: draws[row].mask.filter(|_| row != 3), ..draws[row] });
+        pair.cuda.draw_rows(&logits, VOCAB, 0, &draws);
+        pair.cuda.draw_rows(&logits, VOCAB, 5, &others);
+        pair.cuda.submit();
+        let drawn: Vec<Option<TokenId>> =
+            pair.cuda.finish()?.into_iter().map(|(_, token)| token).collect();
+        let expected = [&expected[..], &[None, Some(7), Some(33)]].concat();
         report.holds(&format!("rows with and without masks, {name}"), drawn == expected);
     }
     Ok(())

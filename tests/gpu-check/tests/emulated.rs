@@ -64,7 +64,7 @@ fn what_transformers_computed() {
 fn sampling() {
     let mut report = Report::default();
     check_sampling(&open, &mut report).unwrap();
-    assert_met(&report, 8 * 2 * 2 + 2 + 2 + 2 * 2);
+    assert_met(&report, 8 * 2 * 2 + 2 + 2 + 2);
 }
 
 #[test]
