@@ -4,7 +4,7 @@ use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, BlockUsage, BlocksMapped, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded,
-    GetBlockMap, GetUsage, InUse, ReserveStep, Shutdown, StepReserved, StepsCompleted,
+    GetBlockMap, GetUsage, HostGrown, InUse, ReserveStep, Shutdown, StepReserved, StepsCompleted,
 };
 use crate::telemetry;
 use crate::trace::{Event, Tracer};
@@ -175,6 +175,15 @@ impl Handler<CopyEnded> for BlockManager {
         self.trace.note(|| Event::CopyEnded { copy, ok: done.result.is_ok(), duration_us });
         let events = self.store.copy_done(done.id, done.result.is_ok());
         self.peers.copied.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });
+        self.settle();
+    }
+}
+
+impl Handler<HostGrown> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, HostGrown(blocks): HostGrown, _: &mut Self::Context) {
+        self.store.add_host_blocks(blocks);
         self.settle();
     }
 }

@@ -6,6 +6,7 @@ mod checks;
 mod engine;
 mod executor;
 mod handle;
+mod host_growth;
 pub mod kit;
 mod lifeline;
 pub mod messages;

@@ -293,6 +293,11 @@ pub struct GetQueued;
 #[derive(Debug, Clone, Copy, actix::MessageResponse)]
 pub struct QueuedPlaces(pub [u32; 4]);
 
+/// Thread that grows the host pool -> BlockManager: so many further blocks of the host pool are usable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub struct HostGrown(pub u32);
+
 /// Scheduler -> BlockManager: asks how many blocks of the device pool and the host pool are free, for the engine's
 /// status and metrics.
 #[derive(Debug, Clone, Copy, Message)]

@@ -5,6 +5,7 @@ use crate::admission::Admission;
 use crate::block_manager::{BlockManager, BlockPeers};
 use crate::checks::Checks;
 use crate::executor::Executor;
+use crate::host_growth;
 use crate::lifeline::{Lifeline, Obituary};
 use crate::messages::Tick;
 use crate::scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
@@ -131,7 +132,7 @@ pub(crate) fn start(
     clock: Clock,
     supervision: Supervision<'_>,
 ) -> Actors {
-    let Device { info, profile, runner, copier } = device;
+    let Device { info, profile, runner, copier, host_growth } = device;
     let Supervision { obituary, checks, recorder, steps } = supervision;
     telemetry::device(&info);
     let life = |name| Lifeline::new(name, obituary);
@@ -141,7 +142,9 @@ pub(crate) fn start(
     let core = Scheduler::new(&settings, &info, profile);
     let targets = core.targets();
     telemetry::targets(&targets);
-    let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s));
+    let planned = info.host_blocks;
+    let usable = host_growth.as_ref().map_or(planned, |growth| growth.usable_blocks());
+    let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s, usable));
     let reservations = Reservations::new(&settings.reservation, info.device_blocks);
     let block_manager =
         BlockManager::new(store, block_peers, checks, tracer.clone(), life("BlockManager"));
@@ -178,6 +181,7 @@ pub(crate) fn start(
         monitor: boxes.monitor.run(monitor),
         snapshots,
     };
+    host_growth::start(host_growth, planned, actors.block_manager.clone().recipient());
     beat(&clock, BEAT_US, actors.scheduler.clone().recipient());
     beat(&clock, SLO_BEAT_US, actors.monitor.clone().recipient());
     actors
@@ -197,10 +201,12 @@ fn beat(clock: &Clock, every_us: u64, actor: Recipient<Tick>) {
     });
 }
 
+/// Returns the sizes of the block store, with a host pool of `host_blocks` blocks at first.
 fn store_config(
     settings: &EngineSettings,
     info: &DeviceInfo,
     link_bytes_per_s: f64,
+    host_blocks: u32,
 ) -> StoreConfig {
     let in_transit_bytes = settings.preemption.max_in_transit_mib << 20;
     let batch_bytes = link_bytes_per_s * COPY_BATCH_US / 1e6;
@@ -208,7 +214,7 @@ fn store_config(
     StoreConfig {
         block_size: info.block_size,
         device_blocks: info.device_blocks,
-        host_blocks: info.host_blocks,
+        host_blocks,
         max_copy_blocks_in_transit: (in_transit_bytes / block_bytes).clamp(1, 1 << 20) as u32,
         max_copy_blocks_per_batch: (batch_bytes / block_bytes as f64).clamp(1.0, 4096.0) as u32,
     }
@@ -225,10 +231,10 @@ mod tests {
         settings.preemption.max_in_transit_mib = 3;
         let info = DeviceInfo { block_bytes: 1_000, ..small_device().0 };
         // 3 MiB are 3145728 bytes, so 3145 blocks. In 5 ms a link of 120 MB/s copies 600000 bytes, so 600 blocks.
-        let config = store_config(&settings, &info, 120e6);
+        let config = store_config(&settings, &info, 120e6, 8);
         assert_eq!(config.max_copy_blocks_in_transit, 3_145);
         assert_eq!(config.max_copy_blocks_per_batch, 600);
-        let slow = store_config(&settings, &DeviceInfo { block_bytes: 1 << 30, ..info }, 0.0);
+        let slow = store_config(&settings, &DeviceInfo { block_bytes: 1 << 30, ..info }, 0.0, 8);
         assert_eq!((slow.max_copy_blocks_in_transit, slow.max_copy_blocks_per_batch), (1, 1));
     }
 }

@@ -176,6 +176,7 @@ macro_rules! ranged {
 ranged!(u32, u32, Integer, Some);
 ranged!(u64, u64, Integer, Some);
 ranged!(f64, f64, Number, Some);
+ranged!(Option<u64>, u64, Integer, std::convert::identity);
 ranged!(Option<f64>, f64, Number, std::convert::identity);
 
 /// Error: a setting of a number type has a value outside its range. Does not say which setting.

@@ -257,6 +257,7 @@ fn full() -> ServerSettings {
     settings.http.tls_cert_file = Some("c".into());
     settings.http.tls_key_file = Some("k".into());
     settings.model.temperature = Some(0.5);
+    settings.kv.host_mib = Some(1);
     settings
 }
 

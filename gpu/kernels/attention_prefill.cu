@@ -5,12 +5,11 @@
 // online, as in FlashAttention-2 (Dao, 2023). Sums are computed by tiles instead of single keys, so results differ from
 // attention_rows in the last bits of bf16.
 //
-// Compiled per model, with HEAD_DIM (width of a head: a multiple of 16, at most 128), QUERIES (query heads per key
-// head) and KERNEL(name) (name of a kernel in the binary).
+// Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
+// per key head), ATTENTION_WARPS (warps of a thread block), TILE (pairs of a row and a query head that a thread block
+// computes), TILE_KEYS (keys that are multiplied at a time); and with KERNEL(name) (name of a kernel in the binary).
 
-constexpr u32 TILE_WARPS = 4;
-constexpr u32 TILE = TILE_WARPS * 16;
-constexpr u32 TILE_KEYS = 64;
+static_assert(TILE == ATTENTION_WARPS * 16 && TILE_KEYS % 16 == 0 && HEAD_DIM % 16 == 0, "whole tiles of 16");
 // Distance between the rows of a tile in shared memory, elements: 16 bytes more than the row's width, so that
 // neighbouring rows start in different memory banks.
 constexpr u32 TILE_STRIDE = HEAD_DIM + 8;
@@ -125,7 +124,7 @@ __device__ __forceinline__ void multiply_values(
 // from `sequences[4 s]` on, `sequences[4 s + 1]` of them; its first row is at position `sequences[4 s + 2]`; its block
 // table starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
 // attention_rows.
-extern "C" __global__ void __launch_bounds__(TILE_WARPS * WARP) KERNEL(attention_prefill)(
+extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP) KERNEL(attention_prefill)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
     const u32 *tables, const u32 *tile_sequences, const u32 *tile_numbers, bf16 *out, u32 kv_heads, u32 window,
     float scale

@@ -6,21 +6,18 @@
 // `attention_combine` combines the spans of a row. Positions alone determine which thread sums which keys, so a row's
 // result is the same bit for bit whichever rows share the batch.
 //
-// Compiled per model, with HEAD_DIM (width of a head: a multiple of 8, at most 256), QUERIES (query heads per key
-// head), SPAN (positions of a span) and KERNEL(name) (name of a kernel in the binary).
+// Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
+// per key head), SPAN (positions of a span), PARTS (thread blocks that share the query heads of a key head), KEY_LANES
+// (lanes of a warp that share a key; each lane holds 8 elements of the key), ATTENTION_WARPS (warps of a thread block);
+// and with KERNEL(name) (name of a kernel in the binary).
 
-// PARTS is the number of thread blocks that share the query heads of a key head; GROUP is the number of query heads
-// that one of them computes, at most 4. Larger groups would read keys and values less often, but leave registers for
-// fewer thread blocks: with heads of width 128, a group of 8 takes 247 of 255 registers, a group of 4 takes 127.
-constexpr u32 PARTS = (QUERIES + 3) / 4;
+// Query heads that a thread block computes.
 constexpr u32 GROUP = (QUERIES + PARTS - 1) / PARTS;
-// Lanes of a warp that share a key; each lane holds 8 elements of the key.
-constexpr u32 KEY_LANES = HEAD_DIM <= 64 ? 8 : HEAD_DIM <= 128 ? 16 : 32;
-constexpr u32 WARPS = 4;
 // Row number of a padding span in `span_rows`: the grid may have more entries than there are spans.
 constexpr u32 NO_ROW = 0xffffffff;
 // Keys that a thread block processes at the same time.
-constexpr u32 STREAMS = WARPS * (WARP / KEY_LANES);
+constexpr u32 STREAMS = ATTENTION_WARPS * (WARP / KEY_LANES);
+static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM <= KEY_LANES * 8 && KEY_LANES <= WARP, "the lanes hold a key");
 
 // State of the online softmax over the keys seen so far, per query head: the largest score, the sum of
 // exp2(score - largest), and the sum of the values weighted with exp2(score - largest).
@@ -102,7 +99,7 @@ __device__ __forceinline__ void finish_span(
 // NO_ROW, and into `span_numbers`, which holds the span's number in that row, counted from 0. `blockIdx.x` is
 // key head * PARTS + the part of its query heads. A row attends to the last `window` positions up to its own, or to all
 // of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_rows)(
+extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
     u32 kv_heads, u32 window, float scale

@@ -3,6 +3,7 @@
 
 #[path = "../../gpu/src/cuda/shapes.rs"]
 #[expect(unreachable_pub, reason = "the file is a module of tiercel-gpu, which exports the items")]
+#[expect(dead_code, reason = "the build script needs the shapes and their definitions only")]
 mod shapes;
 
 use std::fmt::Write as _;
@@ -58,16 +59,17 @@ fn source() -> String {
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
     for (head_dim, queries) in shapes::tested_shapes() {
-        // The kernel `attention_prefill` supports only head widths that are multiples of 16, at most 128.
-        let tiles = head_dim % 16 == 0 && head_dim <= 128;
-        for (file, kernels) in &SHAPED[..if tiles { 2 } else { 1 }] {
+        let definitions = shapes::definitions(head_dim, queries, SPAN);
+        let defined: String =
+            definitions.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        let undefined: String =
+            definitions.iter().map(|(name, _)| format!("#undef {name}\n")).collect();
+        for (file, kernels) in &SHAPED[..if shapes::has_tiles(head_dim) { 2 } else { 1 }] {
             writeln!(
                 text,
-                "#define HEAD_DIM {head_dim}\n#define QUERIES {queries}\n#define SPAN {SPAN}\n\
-                 #define KERNEL(name) name##_{head_dim}_{queries}\n\
+                "{defined}#define KERNEL(name) name##_{head_dim}_{queries}\n\
                  namespace of_{}_{head_dim}_{queries} {{\n#include \"{file}\"\n}}\n\
-                 using namespace of_{0}_{head_dim}_{queries};\n\
-                 #undef HEAD_DIM\n#undef QUERIES\n#undef SPAN\n#undef KERNEL",
+                 using namespace of_{0}_{head_dim}_{queries};\n{undefined}#undef KERNEL",
                 file.trim_end_matches(".cu")
             )
             .expect("a string takes text");

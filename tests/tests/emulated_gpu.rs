@@ -57,7 +57,7 @@ fn device(driver: EmulatedDriver, blocks: u32) -> Device {
     let options = LoadOptions {
         kv_capacity: KvCapacity::Blocks(blocks),
         block_size: 16,
-        host_bytes: 1 << 20,
+        host_bytes: Some(1 << 20),
         max_num_seqs: 8,
         max_num_batched_tokens: 64,
         max_sequences: 32,
@@ -82,6 +82,7 @@ fn device(driver: EmulatedDriver, blocks: u32) -> Device {
         copier: Box::new(CopyThread::start(64, copier).unwrap()),
         info,
         profile,
+        host_growth: None,
     }
 }
 

@@ -118,7 +118,7 @@ impl Setup {
             kv_type: self.kv_type,
             threads: variation.threads,
             kv_capacity: KvCapacity::Blocks(variation.device_blocks),
-            host_bytes: 64 << 20,
+            host_bytes: Some(64 << 20),
             max_num_seqs: settings.scheduler.max_num_seqs as usize,
             max_num_batched_tokens: settings.scheduler.max_num_batched_tokens as usize,
             ..LoadOptions::default()

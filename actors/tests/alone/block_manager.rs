@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::kit::{Received, lifeline, recorder, settle};
 use tiercel_actors::messages::{
-    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage, InUse,
-    ReserveStep, Shutdown, StepReserved, StepsCompleted,
+    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage,
+    HostGrown, InUse, ReserveStep, Shutdown, StepReserved, StepsCompleted,
 };
 use tiercel_actors::trace::{Event, Record, Tracer};
 use tiercel_actors::{BlockManager, BlockPeers, Checks, Obituary, Resource};
@@ -119,6 +119,17 @@ impl Told {
     fn shares(&self) -> Vec<(Resource, f64)> {
         self.in_use.take().iter().map(|use_of| (use_of.resource, use_of.used_percent)).collect()
     }
+}
+
+#[test]
+fn blocks_that_the_host_pool_gets_later_are_counted_and_used() {
+    run(async {
+        let (manager, _told) = started(5);
+        let host = |usage: BlockUsage| (usage.host_total, usage.host_free);
+        assert_eq!(host(usage(&manager).await), (4, 4));
+        manager.send(HostGrown(3)).await.unwrap();
+        assert_eq!(host(usage(&manager).await), (7, 7));
+    });
 }
 
 /// Ticket of the sequence that [`swapping`] preempts.

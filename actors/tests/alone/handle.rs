@@ -9,8 +9,8 @@ use tiercel_actors::{
 };
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{
-    Clock, Device, MockDevice, MockOptions, MockProfile, SamplingParams, SeqId, StepBatch,
-    StepDone, StepRunner, SubmitError, Tier, Timestamp,
+    Clock, Device, HostGrowth, MockDevice, MockOptions, MockProfile, SamplingParams, SeqId,
+    StepBatch, StepDone, StepRunner, SubmitError, Tier, Timestamp,
 };
 use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
@@ -82,6 +82,46 @@ async fn refused(engine: &EngineHandle, tier: Tier) -> u32 {
         Err(Refusal::ServerFull { limit: 16, kept, .. }) => kept,
         other => panic!("{other:?}"),
     }
+}
+
+/// Host pool that gets its blocks in pieces of these sizes.
+struct Growing {
+    usable: u32,
+    pieces: Vec<u32>,
+}
+
+impl HostGrowth for Growing {
+    fn usable_blocks(&self) -> u32 {
+        self.usable
+    }
+
+    fn grow(&mut self) -> Result<u32, String> {
+        let more = self.pieces.pop().unwrap_or(0);
+        self.usable += more;
+        Ok(more)
+    }
+}
+
+#[test]
+fn the_host_pool_grows_while_the_engine_runs() {
+    // The pool grows in a thread of its own, so this test needs real time.
+    actix::System::new().block_on(async {
+        let mut engine = engine(Clock::wall(), None);
+        let planned = engine.device.info.host_blocks;
+        let (first, second) = (planned / 4, planned / 4);
+        let growing = Growing { usable: planned - first - second, pieces: vec![first, second] };
+        engine.device.host_growth = Some(Box::new(growing));
+        let engine = engine.start_here();
+        let mut host_blocks = 0;
+        for _ in 0..200 {
+            host_blocks = engine.status().await.expect("it is alive").host_blocks;
+            if host_blocks == planned {
+                return;
+            }
+            Clock::wall().sleep_us(20_000).await;
+        }
+        panic!("{host_blocks} of {planned} host blocks after four seconds");
+    });
 }
 
 #[test]

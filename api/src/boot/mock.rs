@@ -36,13 +36,11 @@ pub(crate) fn open(
     let mut options = MockOptions::new(profile, clock.clone());
     let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);
     let (device_blocks, host_blocks) =
-        (blocks(settings.kv.cache_mib), blocks(settings.kv.host_mib));
+        (blocks(settings.kv.cache_mib), settings.kv.host_mib.map(blocks));
     if settings.kv.cache_mib > 0 {
         options.device_blocks = device_blocks.max(1);
     }
-    if settings.kv.host_mib > 0 {
-        options.host_blocks = host_blocks;
-    }
+    options.host_blocks = host_blocks.unwrap_or(options.host_blocks);
     if settings.model.max_model_len > 0 {
         options.max_model_len = options.max_model_len.min(settings.model.max_model_len);
     }

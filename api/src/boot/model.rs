@@ -196,7 +196,7 @@ fn options(settings: &ServerSettings) -> LoadOptions {
             0 => KvCapacity::Auto,
             mib => KvCapacity::Bytes(mib * MIB),
         },
-        host_bytes: settings.kv.host_mib * MIB,
+        host_bytes: settings.kv.host_mib.map(|mib| mib * MIB),
         max_num_seqs: scheduler.max_num_seqs as usize,
         max_num_batched_tokens: scheduler.max_num_batched_tokens as usize,
         max_model_len: settings.model.max_model_len as usize,

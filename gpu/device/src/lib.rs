@@ -10,6 +10,7 @@ mod by_seq;
 mod clock;
 mod constraint;
 mod copy;
+mod host_growth;
 mod ids;
 mod masks;
 pub mod mix;
@@ -23,6 +24,7 @@ pub use by_seq::{BySeq, SeqIdHasher};
 pub use clock::{Clock, Timestamp};
 pub use constraint::{Constraint, ConstraintState, NoToken, TokenMask};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
+pub use host_growth::HostGrowth;
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
 pub use masks::{ConstrainedOutput, MaskThreads};
 pub use mock::{
@@ -49,4 +51,6 @@ pub struct Device {
     pub runner: Box<dyn StepRunner>,
     /// Copy side of the device, which copies KV blocks between the device pool and the host pool.
     pub copier: Box<dyn CopyEngine>,
+    /// Blocks that the host pool gets while the engine runs; `None` if it has all of them at the start.
+    pub host_growth: Option<Box<dyn HostGrowth>>,
 }

@@ -13,7 +13,8 @@ pub struct DeviceInfo {
     pub block_size: u32,
     /// Number of KV blocks in the device pool.
     pub device_blocks: u32,
-    /// Number of KV blocks in the host pool; 0 means that there is no host pool.
+    /// Number of KV blocks in the host pool; 0 means that there is no host pool. Some may become usable only while the
+    /// engine runs ([`HostGrowth`](crate::HostGrowth)).
     pub host_blocks: u32,
     /// Size of one KV block, bytes: keys and values of all layers.
     pub block_bytes: u64,

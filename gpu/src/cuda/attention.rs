@@ -113,7 +113,7 @@ impl<D: Driver> CudaOps<D> {
             Arg::Ptr(out.at),
             Arg::U32(heads as u32),
         ];
-        let threads = self.shape.head_dim.next_multiple_of(32) as u32;
+        let threads = self.shape.combine_threads();
         self.launch("attention_combine", (group.row_count, heads), threads, &args);
     }
 

@@ -2,11 +2,10 @@
 //! that are uploaded once per step.
 
 use super::driver::KernelShape;
+use super::shapes::TILE;
 use crate::SeqRows;
 use std::ops::Range;
 
-/// Pairs of a row and a query head that a thread block of the kernel `attention_prefill` computes.
-pub(super) const TILE: usize = 64;
 /// Most spans, over all rows, that one launch of the kernel `attention_rows` computes before they are combined. The
 /// buffer of partial results has room for this many.
 pub(super) const SPANS_MAX: usize = 4096;

@@ -2,6 +2,7 @@
 //! [`CudaDriver`](super::CudaDriver) implements it for a real GPU; tests run the same launches on an emulator.
 
 use super::copier::CopyDriver;
+use super::host_pool::{HostPlan, HostPool, PinHost};
 use tiercel_device::StepError;
 
 /// Address in the memory of a GPU.
@@ -103,8 +104,10 @@ pub const SLOT_BYTES: usize = 16 << 10;
 /// Interface of a GPU with one compute stream: all work runs in the order in which it was requested. Device memory
 /// lives as long as the driver.
 pub trait Driver: Send + 'static {
-    /// Type of the copy stream and the pinned host memory of the driver.
+    /// Type of the copy side of the driver.
     type Copies: CopyDriver;
+    /// Type of the driver's memory of a host pool.
+    type Host: PinHost;
     /// Returns the name of the device in logs and metrics.
     fn name(&self) -> String;
     /// Returns how much device memory can still be allocated, bytes.
@@ -112,12 +115,24 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`].
     fn free_bytes(&mut self) -> Result<u64, CudaError>;
+    /// Makes the copy side of the GPU, and the memory of a host pool, of which nothing is pinned yet. Copies may touch
+    /// what is pinned. The copy side must be dropped before the driver.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    fn host_pool(&mut self, plan: HostPlan) -> Result<(Self::Copies, Self::Host), CudaError>;
     /// Makes the copy side of the GPU, with `host_bytes` bytes of pinned host memory. The copy side must be dropped
     /// before the driver.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
-    fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError>;
+    fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError> {
+        let blocks = u32::from(host_bytes > 0);
+        let plan = HostPlan { block_bytes: host_bytes, blocks, piece_blocks: 1 };
+        let (copies, memory) = self.host_pool(plan)?;
+        HostPool::start(memory, plan)?;
+        Ok(copies)
+    }
     /// Returns the length of an attention span, positions: the part of a row's keys that one thread block sums up. The
     /// kernels are compiled for this length.
     fn span(&self) -> usize;
@@ -184,8 +199,8 @@ pub trait Driver: Send + 'static {
             Work::Multiply(product) => self.multiply(*product),
         }
     }
-    /// Makes a CUDA graph that runs `work` in order, without running it yet, and returns the graph's number. Graphs
-    /// live until [`Driver::forget_graphs`].
+    /// Makes a CUDA graph that runs `work` in order, without running it yet, and returns the graph's number, which no
+    /// other graph of the driver gets. The graph lives until [`Driver::forget_graph`].
     ///
     /// # Errors
     /// [`CudaError::Launch`] if no graph can be made of `work`.
@@ -195,8 +210,8 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
     fn replay(&mut self, graph: usize) -> Result<(), CudaError>;
-    /// Destroys all CUDA graphs. A graph that is running still runs to its end.
-    fn forget_graphs(&mut self);
+    /// Destroys a CUDA graph, which is not replayed any more. If it is running, it still runs to its end.
+    fn forget_graph(&mut self, graph: usize);
     /// Waits until all work requested of the GPU has completed.
     ///
     /// # Errors

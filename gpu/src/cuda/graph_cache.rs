@@ -5,14 +5,11 @@
 
 use super::batch::Layout;
 use super::driver::{CudaError, DevicePtr, Driver, Work};
+use super::layouts::{Known, Layouts};
 use super::ops::CudaOps;
 use crate::AttentionShape;
-use std::collections::HashMap;
 use tiercel_device::BlockId;
 
-/// Most step layouts that are remembered for CUDA graphs. At the limit, layouts that occurred once are forgotten; if
-/// there are none, all layouts and graphs are.
-const ENTRIES_MAX: usize = 192;
 /// Most rows of a step that may become a CUDA graph. In larger steps the host's part of the time is small.
 const ROWS_MAX: usize = 256;
 
@@ -21,7 +18,7 @@ const ROWS_MAX: usize = 256;
 pub(super) struct GraphCache {
     /// KV block that padding rows, which belong to no sequence, write to. `None` disables CUDA graphs.
     scratch: Option<BlockId>,
-    entries: HashMap<Key, Entry>,
+    layouts: Layouts<Key>,
     /// What happens to GPU work of the step under construction when the work is requested: it is launched at once,
     /// collected for a new CUDA graph, or ignored because an existing graph contains it.
     mode: Mode,
@@ -39,15 +36,6 @@ struct Key {
     words: DevicePtr,
     /// Whether the graph also draws the tokens. Otherwise, the draws are launched after the graph.
     draws: bool,
-}
-
-/// What the cache holds for a step layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
-    /// A step of this layout has run once, without a CUDA graph.
-    Seen,
-    /// Number of the CUDA graph that was made for this layout.
-    Graph(usize),
 }
 
 /// How the requested work of a step is handled.
@@ -69,7 +57,7 @@ enum Mode {
 
 impl GraphCache {
     pub(super) fn new(scratch: Option<BlockId>) -> GraphCache {
-        GraphCache { scratch, entries: HashMap::new(), mode: Mode::Launch }
+        GraphCache { scratch, layouts: Layouts::new(), mode: Mode::Launch }
     }
 
     /// Returns the number of rows that a step of `rows` single tokens is padded to for a CUDA graph, at most `most`,
@@ -140,21 +128,10 @@ impl<D: Driver> CudaOps<D> {
         }
         let table_words = layout.words.len() - layout.tables;
         let key = Key { rows, spans: group.spans, table_words, words, draws };
-        if self.graphs.entries.len() >= ENTRIES_MAX && !self.graphs.entries.contains_key(&key) {
-            // Forgets step layouts that occurred once, because they may never occur again.
-            self.graphs.entries.retain(|_, entry| *entry != Entry::Seen);
-        }
-        if self.graphs.entries.len() >= ENTRIES_MAX && !self.graphs.entries.contains_key(&key) {
-            self.graphs.entries.clear();
-            self.driver.forget_graphs();
-        }
-        self.graphs.mode = match self.graphs.entries.get(&key) {
-            None => {
-                self.graphs.entries.insert(key, Entry::Seen);
-                Mode::Launch
-            }
-            Some(Entry::Seen) => Mode::Record(key, Vec::new()),
-            Some(Entry::Graph(graph)) => Mode::Replay(*graph),
+        self.graphs.mode = match self.graphs.layouts.note(key) {
+            Known::Nothing => Mode::Launch,
+            Known::Seen => Mode::Record(key, Vec::new()),
+            Known::Graph(graph) => Mode::Replay(graph),
         };
     }
 
@@ -182,7 +159,9 @@ impl<D: Driver> CudaOps<D> {
             Mode::Record(..) if self.fault.is_some() => {}
             Mode::Record(key, list) => match self.driver.graph(&list) {
                 Ok(graph) => {
-                    self.graphs.entries.insert(key, Entry::Graph(graph));
+                    if let Some(unused) = self.graphs.layouts.keep(key, graph) {
+                        self.driver.forget_graph(unused);
+                    }
                     self.replay_graph(graph);
                 }
                 Err(error) => {

@@ -1,14 +1,13 @@
 //! Sources of the CUDA kernels, and the options with which each is compiled and launched.
 
 use super::driver::{CudaError, KernelShape};
+use super::shapes;
 
 /// Length of an attention span on a GPU, positions: the part of a row's keys that a thread block of `attention_rows`
 /// sums up.
 pub const SPAN: usize = 256;
-/// Threads per thread block of the kernels `attention_rows` and `attention_prefill`: four warps.
-pub(super) const ATTENTION_THREADS: u32 = 128;
-/// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
-const TILE_KEYS: usize = 64;
+/// Threads per thread block of the kernels `attention_rows` and `attention_prefill`.
+pub(super) const ATTENTION_THREADS: u32 = 32 * shapes::ATTENTION_WARPS as u32;
 
 /// A source file of CUDA kernels, compiled separately.
 #[derive(Debug, Clone, Copy)]
@@ -72,23 +71,24 @@ impl KernelShape {
     /// [`CudaError::Shape`].
     pub fn check(self) -> Result<(), CudaError> {
         let KernelShape { head_dim, queries } = self;
-        if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > 256 {
-            let why =
-                format!("heads of {head_dim} elements, where a multiple of 8 up to 256 is needed");
-            return Err(CudaError::Shape(why));
+        if !shapes::supports_width(head_dim) {
+            let (unit, most) = (shapes::HEAD_DIM_UNIT, shapes::HEAD_DIM_MAX);
+            return Err(CudaError::Shape(format!(
+                "heads of {head_dim} elements, where a multiple of {unit} up to {most} is needed"
+            )));
         }
-        if queries == 0 || queries > 64 {
-            let why =
-                format!("{queries} query heads for each key head, where 1 to 64 are possible");
-            return Err(CudaError::Shape(why));
+        if queries == 0 || queries > shapes::QUERIES_MAX {
+            let most = shapes::QUERIES_MAX;
+            return Err(CudaError::Shape(format!(
+                "{queries} query heads for each key head, where 1 to {most} are possible"
+            )));
         }
         Ok(())
     }
 
-    /// Whether the kernel `attention_prefill` supports the attention shape: its tiles are 16 columns wide, and heads of
-    /// width 128 fill the registers.
+    /// Whether the kernel `attention_prefill` supports the attention shape.
     pub fn has_tiles(self) -> bool {
-        self.head_dim.is_multiple_of(16) && self.head_dim <= 128
+        shapes::has_tiles(self.head_dim)
     }
 
     /// Returns the source files of kernels that a model of this attention shape needs.
@@ -103,37 +103,78 @@ impl KernelShape {
         if !unit.shaped {
             return Vec::new();
         }
-        vec![
-            format!("-DHEAD_DIM={}", self.head_dim),
-            format!("-DQUERIES={}", self.queries),
-            format!("-DSPAN={SPAN}"),
-            "-DKERNEL(name)=name".to_owned(),
-        ]
+        let definitions = shapes::definitions(self.head_dim, self.queries, SPAN);
+        let options = definitions.into_iter().map(|(name, value)| format!("-D{name}={value}"));
+        options.chain(["-DKERNEL(name)=name".to_owned()]).collect()
     }
 
     /// Returns the number of thread blocks among which the query heads of a key head are divided in single-row
-    /// attention; each computes four heads at most.
+    /// attention.
     pub(super) fn query_parts(self) -> usize {
-        self.queries.div_ceil(4)
+        shapes::query_parts(self.queries)
     }
 
     /// Returns the shared memory of a thread block of the kernel `attention_rows`, bytes: for each of the keys
     /// processed in parallel, a weighted sum of values, the largest score and a sum of weights.
     pub(super) fn rows_shared_bytes(self) -> u32 {
-        let key_lanes = match self.head_dim {
-            ..=64 => 8,
-            65..=128 => 16,
-            _ => 32,
-        };
-        let streams = ATTENTION_THREADS as usize / key_lanes;
+        let streams = ATTENTION_THREADS as usize / shapes::key_lanes(self.head_dim);
         (streams * (self.head_dim + 2) * 4) as u32
     }
 
     /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: a tile of keys and a tile
     /// of values.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
-        (2 * TILE_KEYS * (self.head_dim + 8) * 2) as u32
+        (2 * shapes::TILE_KEYS * (self.head_dim + 8) * 2) as u32
     }
+}
+
+/// The largest launch of a kernel: of all launches of the kernel that the op set makes for an attention shape, none has
+/// more threads or more shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LargestLaunch {
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Most threads of a thread block.
+    pub threads: u32,
+    /// Most dynamic shared memory of a thread block, bytes.
+    pub shared_bytes: u32,
+    /// Number of thread blocks that must fit on a multiprocessor at once, for speed.
+    pub resident: u32,
+}
+
+impl KernelShape {
+    /// Returns the largest launch of each kernel of a source file.
+    pub fn largest_launches(self, unit: &Unit) -> Vec<LargestLaunch> {
+        let of = |kernel: &&'static str| {
+            let (threads, shared_bytes, resident) = match *kernel {
+                "add_rms_norm" => (ROW_THREADS_MAX, norm_shared_bytes(ROW_THREADS_MAX), 1),
+                "head_rms_norm" => (HEAD_NORM_THREADS, 0, 1),
+                "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),
+                "attention_rows" => (ATTENTION_THREADS, self.rows_shared_bytes(), 4),
+                "attention_combine" => (self.combine_threads(), 0, 1),
+                "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 1),
+                _ => (ROW_THREADS_MAX, 0, 1),
+            };
+            LargestLaunch { kernel, threads, shared_bytes, resident }
+        };
+        unit.kernels.iter().map(of).collect()
+    }
+
+    /// Returns the threads per thread block of the kernel `attention_combine`: one for each element of a head.
+    pub(super) fn combine_threads(self) -> u32 {
+        self.head_dim.next_multiple_of(32) as u32
+    }
+}
+
+/// Most threads of a thread block that processes a row.
+const ROW_THREADS_MAX: u32 = 256;
+/// Threads per thread block of the kernel `head_rms_norm`: a warp for each of four heads.
+pub(super) const HEAD_NORM_THREADS: u32 = 128;
+
+/// Returns the shared memory of a thread block of `threads` threads of the kernel `add_rms_norm`, bytes: a number for each
+/// warp.
+pub(super) fn norm_shared_bytes(threads: u32) -> u32 {
+    threads / 32 * 4
 }
 
 /// Threads per thread block of the kernel `sample`.
@@ -145,5 +186,5 @@ pub(super) const SAMPLE_SHARED_BYTES: u32 = 256 * 12 + SAMPLE_THREADS * 8 + 32 *
 /// Returns the number of threads of a thread block that processes a row of `cols` columns, eight columns per thread at
 /// a time.
 pub(super) fn row_threads(cols: usize) -> u32 {
-    (cols / 8).next_multiple_of(32).clamp(32, 256) as u32
+    (cols / 8).next_multiple_of(32).clamp(32, ROW_THREADS_MAX as usize) as u32
 }

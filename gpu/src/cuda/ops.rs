@@ -6,7 +6,7 @@
 use super::batch::{Layout, SPANS_MAX};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Product, SLOTS, Work};
 use super::graph_cache::GraphCache;
-use super::kernels::row_threads;
+use super::kernels::{HEAD_NORM_THREADS, norm_shared_bytes, row_threads};
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 use super::steps::Steps;
 use super::weights;
@@ -267,7 +267,8 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::Ptr(out.at),
         ];
         let threads = row_threads(cols);
-        self.launch_shared("add_rms_norm", (residual.rows, 1), (threads, threads / 32 * 4), &args);
+        let block = (threads, norm_shared_bytes(threads));
+        self.launch_shared("add_rms_norm", (residual.rows, 1), block, &args);
     }
 
     fn head_rms_norm(
@@ -289,8 +290,9 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::Ptr(weight.at),
             Arg::F32(eps),
         ];
-        // Each thread block has four warps, and each warp normalizes one head of a row.
-        self.launch("head_rms_norm", (qkv.rows, heads.len().div_ceil(4)), 128, &args);
+        // Each warp of a thread block normalizes one head of a row.
+        let blocks = heads.len().div_ceil(HEAD_NORM_THREADS as usize / 32);
+        self.launch("head_rms_norm", (qkv.rows, blocks), HEAD_NORM_THREADS, &args);
     }
 
     fn rope_kv_write(

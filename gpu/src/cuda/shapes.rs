@@ -1,11 +1,34 @@
-//! Attention shapes that the kernels are tested with. A shape is a pair: the width of an attention head in elements, and
-//! the number of query heads that share a key head (see `KernelShape`).
+//! The attention shapes that the CUDA kernels support, how the kernels divide them, and the shapes that tests run. A shape
+//! is a pair: the width of an attention head in elements, and the number of query heads that share a key head (see
+//! `KernelShape`). No other file has these numbers: the kernels get them as compiler options ([`definitions`]).
 //!
 //! The build script of `tests/emulated` includes this file, so the file imports nothing.
 
+/// Widths of attention heads are multiples of this, elements: a thread moves eight elements at once.
+pub const HEAD_DIM_UNIT: usize = 8;
+/// Widest attention head that the kernels support, elements: 32 lanes of a warp hold eight elements each.
+pub const HEAD_DIM_MAX: usize = 256;
+/// Most query heads per key head that the kernels support.
+pub const QUERIES_MAX: usize = 64;
+/// Widest attention head that the kernel `attention_prefill` supports, elements: wider ones do not fit in registers.
+pub const TILED_HEAD_DIM_MAX: usize = 128;
+/// Widths of heads that the kernel `attention_prefill` supports are multiples of this, elements: the width of a tile.
+pub const TILED_HEAD_DIM_UNIT: usize = 16;
+
+/// Warps per thread block of the kernels `attention_rows` and `attention_prefill`.
+pub const ATTENTION_WARPS: usize = 4;
+/// Pairs of a row and a query head that a thread block of the kernel `attention_prefill` computes: 16 for each warp.
+pub const TILE: usize = 16 * ATTENTION_WARPS;
+/// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
+pub const TILE_KEYS: usize = 64;
+/// Most query heads that a thread block of the kernel `attention_rows` computes. Larger groups would read keys and values
+/// less often, but leave registers for fewer thread blocks: with heads of width 128, a group of 8 takes 247 of 255
+/// registers, a group of 4 takes 127.
+pub const GROUP_MAX: usize = 4;
+
 /// Attention shapes of published models: SmolLM2, Qwen2 0.5B, a model of Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3
-/// 70B, and the widest head that the kernels support. The example `kernel-report` compiles the kernels for these shapes
-/// only, because registers and spills matter where a model is served, and a shape takes seconds to compile.
+/// 70B, and the widest head that the kernels support. The example `kernel-report` prints the kernels of these shapes,
+/// because registers matter where a model is served.
 pub const MODEL_SHAPES: [(usize, usize); 7] =
     [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
 
@@ -17,4 +40,43 @@ const OTHER_SHAPES: [(usize, usize); 10] =
 /// Returns every attention shape that the emulator compiles and that the checks of attention run.
 pub fn tested_shapes() -> impl Iterator<Item = (usize, usize)> {
     MODEL_SHAPES.into_iter().chain(OTHER_SHAPES)
+}
+
+/// Whether the kernels support heads of this width.
+pub fn supports_width(head_dim: usize) -> bool {
+    head_dim > 0 && head_dim.is_multiple_of(HEAD_DIM_UNIT) && head_dim <= HEAD_DIM_MAX
+}
+
+/// Whether the kernel `attention_prefill` supports heads of this width.
+pub fn has_tiles(head_dim: usize) -> bool {
+    supports_width(head_dim)
+        && head_dim.is_multiple_of(TILED_HEAD_DIM_UNIT)
+        && head_dim <= TILED_HEAD_DIM_MAX
+}
+
+/// Returns the number of lanes of a warp that share a key in the kernel `attention_rows`, a power of two; each lane holds
+/// [`HEAD_DIM_UNIT`] elements of the key.
+pub fn key_lanes(head_dim: usize) -> usize {
+    head_dim.div_ceil(HEAD_DIM_UNIT).next_power_of_two().max(8)
+}
+
+/// Returns the number of thread blocks among which the query heads of a key head are divided in the kernel
+/// `attention_rows`.
+pub fn query_parts(queries: usize) -> usize {
+    queries.div_ceil(GROUP_MAX)
+}
+
+/// Returns the names and values with which the attention kernels are compiled for a shape. `span` is the length of an
+/// attention span, positions.
+pub fn definitions(head_dim: usize, queries: usize, span: usize) -> [(&'static str, usize); 8] {
+    [
+        ("HEAD_DIM", head_dim),
+        ("QUERIES", queries),
+        ("SPAN", span),
+        ("KEY_LANES", key_lanes(head_dim)),
+        ("PARTS", query_parts(queries)),
+        ("ATTENTION_WARPS", ATTENTION_WARPS),
+        ("TILE", TILE),
+        ("TILE_KEYS", TILE_KEYS),
+    ]
 }

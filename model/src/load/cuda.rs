@@ -1,20 +1,23 @@
 //! Opens a model on a GPU. Weights, activations and the KV cache are in GPU memory. If no size is configured, the KV
-//! cache takes what the others leave of the usable memory.
+//! cache takes what the largest step leaves of the usable memory, and the host pool a share of the free host memory.
 
 use super::options::{GpuUse, KvCapacity, LoadOptions};
-use super::{LoadError, Parts, decoder_limits};
+use super::{LoadError, Parts, decoder_limits, dry_run, memory};
+use crate::arch::ModelConfig;
 use crate::forward::Decoder;
 use crate::weights::{Checkpoint, LoadProgress, Weights};
-use tiercel_device::{BlockId, DeviceInfo};
-use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
+use tiercel_device::{DeviceInfo, HostGrowth};
+use tiercel_gpu::cuda::{
+    CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver, HostPlan, HostPool,
+};
 use tiercel_gpu::{Ops, WeightFormat};
 
-/// GPU memory that is left free for later allocations, bytes: machine code of libraries, and inputs of the kernels of
-/// long steps.
+/// GPU memory that is left free for allocations after the dry run, bytes: CUDA graphs, and kernels of libraries that only
+/// steps of other sizes use.
 const RESERVE_BYTES: u64 = 512 << 20;
 
-/// GPU memory before the KV cache is allocated: free bytes, bytes that are needed beside it (weights, activations,
-/// scratch, rotary table, reserve), and the share of the free bytes that may be used.
+/// GPU memory before the KV cache is allocated: bytes that were free at first, bytes that are needed beside the KV cache
+/// (weights, activations, scratch, reserve), and the share of the free bytes that may be used.
 struct Budget {
     free: u64,
     taken: u64,
@@ -23,6 +26,8 @@ struct Budget {
 
 /// Opens a model on a GPU as [`load`](super::load) does, but without the speed measurement and without starting
 /// threads.
+///
+/// The largest step is run before the KV cache is allocated, and a KV cache of automatic size takes what it leaves.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -37,49 +42,37 @@ pub fn open_cuda<D: Driver>(
     check_format(options.weights)?;
     let config = checkpoint.config();
     let asked_len = options.model_len(config.max_positions)?;
-    let mut kv = CudaKv {
-        at: DevicePtr::default(),
-        blocks: 0,
-        block_size: options.block_size,
-        layers: config.layers(),
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
+    let (name, free) = (driver.name(), driver.free_bytes()?);
+    let block = one_block(&mut driver, config, options.block_size)?;
+    let block_bytes = block.block_bytes() as u64;
+    // With CUDA graphs, one KV block more is allocated: padding rows of a step write their KV into it.
+    let filler_bytes = if usage.graphs { block_bytes } else { 0 };
+    let blocks_in = |taken| {
+        let budget = Budget { free, taken, share: usage.memory_share };
+        budget.kv_blocks(options.kv_capacity, block_bytes, filler_bytes)
     };
-    let block_bytes = kv.block_bytes() as u64;
-    let GpuUse { memory_share, exact, graphs } = usage;
-    let budget = budget(&mut driver, memory_share, checkpoint, options, asked_len)?;
-    // With CUDA graphs, allocate one KV block more: padding rows of a step write their KV into it.
-    let filler_bytes = if graphs { block_bytes } else { 0 };
-    let bytes = match options.kv_capacity {
-        KvCapacity::Auto => budget.left()?.saturating_sub(filler_bytes),
-        KvCapacity::Bytes(bytes) => bytes,
-        KvCapacity::Blocks(blocks) => u64::from(blocks).saturating_mul(block_bytes),
-    };
-    let blocks = u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX - 1);
-    if blocks == 0 {
-        return Err(LoadError::NoBlocks { bytes, block_bytes });
-    }
-    budget.check(bytes.saturating_add(filler_bytes))?;
-    kv.blocks = blocks + u32::from(graphs);
-    let scratch = graphs.then_some(BlockId(blocks));
-    kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
-    // Clear the KV blocks, so that no earlier content of the memory is ever read. A free block may hold any numbers,
-    // but no NaN.
-    driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;
-    let host_blocks = u32::try_from(options.host_bytes / block_bytes).unwrap_or(u32::MAX);
-    let copies = driver.copies(host_blocks as usize * kv.block_bytes())?;
-    let name = driver.name();
-    let threads = options.compute_threads();
+    // Refuses a model that does not fit before its weights are loaded, which takes long.
+    let at_least = checkpoint.packed_bytes(WeightFormat::Bf16)?.saturating_add(RESERVE_BYTES);
+    blocks_in(at_least)?;
     let queries = config.heads / config.kv_heads;
-    let mut ops = CudaOps::new(driver, kv, queries, CudaOptions { exact, threads, scratch })?;
+    let cuda =
+        CudaOptions { exact: usage.exact, threads: options.compute_threads(), scratch: None };
+    let mut ops = CudaOps::new(driver, block, queries, cuda)?;
+    let longest = asked_len.min(ops.longest());
+    let limits = decoder_limits(options, longest);
+    let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
+    let mut decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
+    dry_run::run(&mut ops, &mut decoder, options.block_size)?;
+    let taken = free.saturating_sub(ops.free_bytes()?).saturating_add(RESERVE_BYTES);
+    let blocks = blocks_in(taken)?;
+    tracing::info!(free, taken, blocks, block_bytes, "sized the KV cache after a dry run");
+    let kv = ops.allocate_kv(blocks, usage.graphs)?;
     let pool_tokens = u64::from(blocks) * options.block_size as u64;
-    let max_len = (asked_len as u64).min(pool_tokens).min(ops.longest() as u64) as usize;
+    let max_len = (longest as u64).min(pool_tokens) as usize;
     if max_len < asked_len {
         tracing::warn!(asked_len, max_len, "the KV cache limits sequences to max_len tokens");
     }
-    let limits = decoder_limits(options, max_len);
-    let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
-    let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
+    let (copier, host_growth, host_blocks) = host_pool(&mut ops, kv, blocks, options)?;
     let info = DeviceInfo {
         name,
         block_size: options.block_size as u32,
@@ -90,7 +83,50 @@ pub fn open_cuda<D: Driver>(
         max_model_len: max_len as u32,
         vocab_size: config.vocab_size as u32,
     };
-    Ok(Parts { info, ops, decoder, copier: CudaCopier::new(copies, kv, host_blocks) })
+    Ok(Parts { info, ops, decoder, copier, host_growth })
+}
+
+/// Allocates a KV cache of one block, for the dry run.
+fn one_block<D: Driver>(
+    driver: &mut D,
+    config: &ModelConfig,
+    block_size: usize,
+) -> Result<CudaKv, LoadError> {
+    let mut kv = CudaKv {
+        at: DevicePtr::default(),
+        blocks: 1,
+        block_size,
+        layers: config.layers(),
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    };
+    kv.at = driver.allocate(kv.block_bytes())?;
+    // A free block may hold any numbers, but no NaN.
+    driver.clear(kv.at, kv.block_bytes())?;
+    Ok(kv)
+}
+
+/// Growth of a host pool; `None` if the pool is complete.
+type Growth = Option<Box<dyn HostGrowth>>;
+
+/// Makes the copy side of the GPU and pins the first piece of its host pool. Returns the copier, the growth of the pool,
+/// and the number of blocks that the pool will have.
+fn host_pool<D: Driver>(
+    ops: &mut CudaOps<D>,
+    kv: CudaKv,
+    blocks: u32,
+    options: &LoadOptions,
+) -> Result<(CudaCopier<D::Copies>, Growth, u32), LoadError> {
+    let block_bytes = kv.block_bytes();
+    let kv_bytes = u64::from(blocks) * block_bytes as u64;
+    let bytes = options.host_bytes.unwrap_or_else(|| memory::host_pool_bytes(kv_bytes));
+    let host_blocks = u32::try_from(bytes / block_bytes as u64).unwrap_or(u32::MAX);
+    let plan = HostPlan::new(block_bytes, host_blocks);
+    let (copies, memory) = ops.host_pool(plan)?;
+    let pool = HostPool::start(memory, plan)?;
+    let complete = pool.usable_blocks() == host_blocks;
+    let growth = (!complete).then(|| Box::new(pool) as Box<dyn HostGrowth>);
+    Ok((CudaCopier::new(copies, kv, host_blocks), growth, host_blocks))
 }
 
 fn check_format(format: WeightFormat) -> Result<(), LoadError> {
@@ -102,29 +138,28 @@ fn check_format(format: WeightFormat) -> Result<(), LoadError> {
     }
 }
 
-fn budget<D: Driver>(
-    driver: &mut D,
-    share: f64,
-    checkpoint: &Checkpoint,
-    options: &LoadOptions,
-    max_len: usize,
-) -> Result<Budget, LoadError> {
-    let config = checkpoint.config();
-    // Count the rotary table with one row per position of the longest sequence that the settings allow; a small KV
-    // cache may shorten it later, but the size of the cache is not known yet.
-    let rope = (max_len * config.head_dim * 4) as u64;
-    let taken = [
-        checkpoint.packed_bytes(WeightFormat::Bf16)?,
-        Decoder::<CudaOps<D>>::activation_bytes(config, &decoder_limits(options, max_len)),
-        CudaOps::<D>::scratch_bytes(config.heads, config.head_dim),
-        rope,
-        RESERVE_BYTES,
-    ];
-    let taken = taken.into_iter().fold(0, u64::saturating_add);
-    Ok(Budget { free: driver.free_bytes()?, taken, share })
-}
-
 impl Budget {
+    /// Returns the number of blocks of a KV cache of the given size in the memory that is left beside the `taken` bytes.
+    /// Beside the cache, `filler_bytes` bytes are needed.
+    fn kv_blocks(
+        &self,
+        capacity: KvCapacity,
+        block_bytes: u64,
+        filler_bytes: u64,
+    ) -> Result<u32, LoadError> {
+        let bytes = match capacity {
+            KvCapacity::Auto => self.left()?.saturating_sub(filler_bytes),
+            KvCapacity::Bytes(bytes) => bytes,
+            KvCapacity::Blocks(blocks) => u64::from(blocks).saturating_mul(block_bytes),
+        };
+        let blocks = u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX - 1);
+        if blocks == 0 {
+            return Err(LoadError::NoBlocks { bytes, block_bytes });
+        }
+        self.check(bytes.saturating_add(filler_bytes))?;
+        Ok(blocks)
+    }
+
     /// Checks that a KV cache of `kv_bytes` bytes fits in the free GPU memory beside the `taken` bytes of weights,
     /// activations and all else.
     fn check(&self, kv_bytes: u64) -> Result<(), LoadError> {
@@ -153,28 +188,33 @@ mod tests {
     use crate::load::start;
     use crate::weights::ModelFiles;
     use std::path::Path;
-    use tiercel_emulated::EmulatedDriver;
+    use tiercel_device::{
+        BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
+    };
+    use tiercel_emulated::{EmulatedDriver, Fault};
 
     fn checkpoint() -> Checkpoint {
         let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny/llama3");
         Checkpoint::open(&ModelFiles::HfDir(tiny)).unwrap()
     }
 
-    fn opened(
-        bytes: usize,
+    type Opened = Parts<CudaOps<EmulatedDriver>, CudaCopier<tiercel_emulated::EmulatedCopies>>;
+
+    fn opened(bytes: usize, usage: GpuUse, options: &LoadOptions) -> Result<Opened, LoadError> {
+        opened_with(EmulatedDriver::new(bytes), usage, options)
+    }
+
+    fn opened_with(
+        driver: EmulatedDriver,
         usage: GpuUse,
         options: &LoadOptions,
-    ) -> Result<
-        Parts<CudaOps<EmulatedDriver>, CudaCopier<tiercel_emulated::EmulatedCopies>>,
-        LoadError,
-    > {
-        let driver = EmulatedDriver::new(bytes);
+    ) -> Result<Opened, LoadError> {
         open_cuda(driver, usage, &checkpoint(), options, &mut |_| {})
     }
 
     #[test]
     fn a_fresh_gpu_measures_its_first_steps_on_blocks_that_nobody_wrote() {
-        let options = LoadOptions { host_bytes: 1 << 20, ..LoadOptions::default() };
+        let options = LoadOptions { host_bytes: Some(1 << 20), ..LoadOptions::default() };
         let parts = opened(600 << 20, GpuUse::default(), &options).unwrap();
         let left = (600 << 20) * 9 / 10 - RESERVE_BYTES;
         let kv_bytes = u64::from(parts.info.device_blocks) * parts.info.block_bytes;
@@ -183,6 +223,60 @@ mod tests {
         let profile = device.profile;
         let step_us = profile.step_base_us + profile.decode_token_us + profile.prefill_token_us;
         assert!(step_us > 0.0 && profile.link_bytes_per_s > 0.0, "{profile:?}");
+    }
+
+    #[test]
+    fn memory_that_is_taken_only_while_steps_run_is_left_out_of_the_kv_cache() {
+        let (limit, late) = (700 << 20, 40 << 20);
+        let blocks = |driver| {
+            let options = LoadOptions::default();
+            let mut parts = opened_with(driver, GpuUse::default(), &options).unwrap();
+            (parts.info, parts.ops.free_bytes().unwrap())
+        };
+        let (info, free) = blocks(EmulatedDriver::new(limit));
+        let late_driver = EmulatedDriver::new(limit).with_fault(Fault::LateMemory(late));
+        let (less, less_free) = blocks(late_driver);
+        let missing = u64::from(info.device_blocks - less.device_blocks) * info.block_bytes;
+        assert!(missing.abs_diff(late as u64) <= info.block_bytes, "{missing} of {late}");
+        for free in [free, less_free] {
+            let unused = (limit / 10) as u64 + RESERVE_BYTES;
+            assert!(free.abs_diff(unused) <= 2 * info.block_bytes, "{free} bytes are free");
+        }
+    }
+
+    #[test]
+    fn the_host_pool_grows_piece_by_piece_and_keeps_what_it_has_if_pinning_fails() {
+        let half = 128 << 20;
+        let options = LoadOptions { host_bytes: Some(5 * half), ..LoadOptions::default() };
+        let driver = EmulatedDriver::new(600 << 20).with_fault(Fault::Pinning(2));
+        let parts = opened_with(driver, GpuUse::default(), &options).unwrap();
+        let (all, block_bytes) = (parts.info.host_blocks, parts.info.block_bytes);
+        assert_eq!(u64::from(all), 5 * half / block_bytes);
+        let mut growth =
+            parts.host_growth.expect("three pieces of 256 MiB, the last half as large");
+        let piece = (2 * half / block_bytes) as u32;
+        assert_eq!(growth.usable_blocks(), piece);
+        assert_eq!(growth.grow(), Ok(piece));
+        assert!(growth.grow().is_err_and(|why| why.contains("a made-up fault")));
+        assert_eq!(growth.usable_blocks(), 2 * piece);
+        // The copier reaches what is pinned, and a copy across two pieces is whole.
+        let mut copier = parts.copier;
+        let pair = |host| CopyPair { device: BlockId(host % 7), host: HostBlockId(host) };
+        for direction in [CopyDirection::Out, CopyDirection::In] {
+            let pairs = (piece - 1..=piece).map(pair).collect();
+            let batch = CopyBatch { id: CopyId(1), direction, pairs };
+            assert_eq!(copier.copy(&batch), Ok(()));
+        }
+    }
+
+    #[test]
+    fn without_a_stated_size_the_host_pool_is_at_most_twice_the_kv_cache() {
+        let options = LoadOptions { host_bytes: None, ..LoadOptions::default() };
+        let parts = opened(600 << 20, GpuUse::default(), &options).unwrap();
+        let info = parts.info;
+        assert!(info.host_blocks <= 2 * info.device_blocks, "{info:?}");
+        let free = tiercel_gpu::available_bytes().unwrap_or(0);
+        assert!(info.host_blocks > 0 || free < 2 * info.block_bytes, "{info:?} of {free}");
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub enum LoadError {
         /// Largest accepted value of the option.
         max: u64,
     },
+    /// A step of the dry run failed, by which the size of the KV cache is found.
+    #[error(
+        "the largest step ({rows} tokens) failed in a dry run: {error}; lower \
+         scheduler.max_num_batched_tokens or scheduler.max_num_seqs"
+    )]
+    DryRun {
+        /// Number of rows (tokens) of the step.
+        rows: usize,
+        /// Error of the step.
+        error: tiercel_device::StepError,
+    },
     /// Weights and activations leave no GPU memory for a KV cache.
     #[error(
         "of {free} free bytes of GPU memory, {share:.0} % may be used, and weights and activations take \
@@ -104,6 +115,7 @@ impl LoadError {
                 | CudaWeights(_)
                 | Operations(_)
                 | GpuFull { .. }
+                | DryRun { .. }
                 | FirstSteps(_)
                 | Weights(WeightError::Pack { .. })
         )

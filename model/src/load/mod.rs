@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `options.rs` | settings and their ranges |
 //! | `cuda.rs` | opening a model on a GPU |
-//! | `memory.rs` | size of the KV cache if no setting states it |
+//! | `dry_run.rs` | the largest steps, run to see how much of a GPU's memory they leave |
+//! | `memory.rs` | sizes of KV memory on the host if no setting states them |
 //! | `profile.rs` | the first measurement of the device's speed |
 //! | `error.rs` | errors |
 
 mod cuda;
+mod dry_run;
 mod error;
 mod memory;
 mod options;
@@ -21,7 +23,7 @@ pub use options::{DeviceChoice, GpuUse, KvCapacity, LoadOptions};
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
-use tiercel_device::{BlockingCopier, CopyThread, Device, DeviceInfo, StepThread};
+use tiercel_device::{BlockingCopier, CopyThread, Device, DeviceInfo, HostGrowth, StepThread};
 use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
@@ -48,11 +50,13 @@ pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
     pub decoder: Decoder<O>,
     /// Copier of KV blocks between the device pool and the host pool.
     pub copier: C,
+    /// Blocks that the host pool gets after the model was opened; `None` if it has all of them.
+    pub host_growth: Option<Box<dyn HostGrowth>>,
 }
 
 impl<O: Ops, C> Parts<O, C> {
     /// Joins the op set and the decoder into a runner of steps, and returns it with the copier of KV blocks. At most
-    /// `max_sequences` sequences have sampler state at once.
+    /// `max_sequences` sequences have sampler state at once. The host pool stays at its present size.
     pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<O>, C) {
         let limits = RunnerLimits {
             block_size: self.info.block_size as usize,
@@ -93,16 +97,18 @@ pub fn start<O: Ops + 'static, C: BlockingCopier>(
     parts: Parts<O, C>,
     options: &LoadOptions,
 ) -> Result<Device, LoadError> {
-    let info = parts.info.clone();
+    let mut parts = parts;
+    let (info, host_growth) = (parts.info.clone(), parts.host_growth.take());
+    let usable = host_growth.as_ref().map_or(info.host_blocks, |growth| growth.usable_blocks());
     let (mut runner, mut copier) = parts.into_runner(options.max_sequences);
     let (seqs, tokens) = (options.max_num_seqs as u32, options.max_num_batched_tokens as u32);
     let mut profile = profile::measure_steps(&mut runner, &info, seqs, tokens)
         .map_err(|error| LoadError::FirstSteps(error.to_string()))?;
-    profile.link_bytes_per_s = profile::measure_link(&mut copier, &info);
+    profile.link_bytes_per_s = profile::measure_link(&mut copier, &info, usable);
     tracing::info!(?info, ?profile, "device ready");
     let runner = Box::new(StepThread::start(info.max_steps_in_flight as usize, runner)?);
     let copier = Box::new(CopyThread::start(COPY_BATCHES_MAX, copier)?);
-    Ok(Device { info, profile, runner, copier })
+    Ok(Device { info, profile, runner, copier, host_growth })
 }
 
 /// Opens a model on the CPU as [`load`] does, but without the speed measurement and without starting threads.
@@ -151,7 +157,7 @@ pub fn open(
         max_model_len: max_len as u32,
         vocab_size: config.vocab_size as u32,
     };
-    Ok(Parts { info, ops, decoder, copier })
+    Ok(Parts { info, ops, decoder, copier, host_growth: None })
 }
 
 fn decoder_limits(options: &LoadOptions, max_positions: usize) -> DecoderLimits {
@@ -180,13 +186,14 @@ fn cpu_options(
         head_dim: config.head_dim,
     };
     let block_bytes = cpu.block_bytes();
+    let host_bytes = options.host_bytes.unwrap_or(0);
     let blocks = |bytes: u64| u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX);
     let auto = || {
         let wanted = memory::tokens_wanted(config, max_len, options.max_num_seqs);
         let wanted = wanted.div_ceil(options.block_size as u64).saturating_mul(block_bytes);
         let limits = decoder_limits(options, max_len);
         let activations = Decoder::<CpuOps>::activation_bytes(config, &limits);
-        let taken = [checkpoint.packed_bytes(options.weights)?, activations, options.host_bytes];
+        let taken = [checkpoint.packed_bytes(options.weights)?, activations, host_bytes];
         Ok::<_, LoadError>(memory::kv_bytes(taken.into_iter().fold(0, u64::saturating_add), wanted))
     };
     let bytes = match options.kv_capacity {
@@ -195,7 +202,7 @@ fn cpu_options(
         KvCapacity::Blocks(count) => block_bytes.saturating_mul(u64::from(count)),
     };
     cpu.device_blocks = blocks(bytes);
-    cpu.host_blocks = blocks(options.host_bytes);
+    cpu.host_blocks = blocks(host_bytes);
     if cpu.device_blocks == 0 {
         return Err(LoadError::NoBlocks { bytes, block_bytes });
     }

@@ -56,8 +56,9 @@ pub struct LoadOptions {
     pub block_size: usize,
     /// Size of the device pool of KV blocks.
     pub kv_capacity: KvCapacity,
-    /// Memory of the host pool for swapped KV blocks, bytes; 0 for no host pool.
-    pub host_bytes: u64,
+    /// Memory of the host pool for swapped KV blocks, bytes; 0 for no host pool. `None` chooses it: on a GPU half of the
+    /// free host memory, at most twice the KV cache on the device; on the CPU no host pool.
+    pub host_bytes: Option<u64>,
     /// Maximum number of sequences for which one step samples a token.
     pub max_num_seqs: usize,
     /// Maximum number of tokens in one step.
@@ -91,7 +92,7 @@ impl Default for LoadOptions {
             threads: 0,
             block_size: 16,
             kv_capacity: KvCapacity::Auto,
-            host_bytes: 0,
+            host_bytes: Some(0),
             max_num_seqs: 64,
             max_num_batched_tokens: 256,
             max_model_len: 0,

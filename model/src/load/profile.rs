@@ -168,9 +168,13 @@ fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
 }
 
 /// Measures the bandwidth of copies from the device pool to the host pool, bytes per second; 0 without a host pool or
-/// if a copy fails.
-pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) -> f64 {
-    let blocks = COPY_BLOCKS.min(info.device_blocks).min(info.host_blocks);
+/// if a copy fails. `usable` is the number of host blocks that can be used already.
+pub(super) fn measure_link(
+    copier: &mut impl BlockingCopier,
+    info: &DeviceInfo,
+    usable: u32,
+) -> f64 {
+    let blocks = COPY_BLOCKS.min(info.device_blocks).min(usable);
     if blocks == 0 {
         return 0.0;
     }

@@ -32,7 +32,7 @@ impl Case {
             kv_type: self.kv_type,
             threads,
             kv_capacity: KvCapacity::Blocks(blocks as u32),
-            host_bytes: 1 << 28,
+            host_bytes: Some(1 << 28),
             max_num_seqs: 64,
             max_num_batched_tokens: 640,
             ..LoadOptions::default()

@@ -18,7 +18,7 @@ fn options() -> LoadOptions {
         kv_type: KvType::F32,
         threads: 2,
         kv_capacity: KvCapacity::Blocks(64),
-        host_bytes: 1 << 20,
+        host_bytes: Some(1 << 20),
         max_num_seqs: 8,
         max_num_batched_tokens: 64,
         max_sequences: 8,

@@ -1,14 +1,15 @@
 //! Compute side of the emulated GPU: device memory, kernel launches, matrix products and CUDA graphs.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
-use crate::copies::EmulatedCopies;
+use crate::copies::{EmulatedCopies, EmulatedHost};
 use crate::kernels::{SPAN, launch};
 use half::bf16;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::{
-    CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS, Work,
+    CudaError, DevicePtr, Driver, HostPlan, KernelShape, LargestLaunch, Launch, Product,
+    SLOT_BYTES, SLOTS, Work,
 };
 
 /// A fault that the emulated GPU makes on purpose.
@@ -18,6 +19,11 @@ pub enum Fault {
     Launch(usize),
     /// The driver cannot make CUDA graphs.
     Graphs,
+    /// The driver takes this many bytes of device memory for itself when the first kernel is launched, as a real driver
+    /// does that loads kernels late.
+    LateMemory(usize),
+    /// The driver can pin only this many pieces of the host pool.
+    Pinning(usize),
     /// The device is lost at the kernel launch with this number, counted from 0. The wait in which that launch runs
     /// reports the loss, and so do later calls.
     Lost(usize),
@@ -29,12 +35,16 @@ pub struct EmulatedDriver {
     /// Queue of work that was submitted and has not run yet.
     asked: VecDeque<Asked>,
     slots: [Slot; SLOTS],
-    graphs: Vec<Vec<Work>>,
+    graphs: HashMap<usize, Vec<Work>>,
+    made: usize,
+    kept: Arc<AtomicUsize>,
     replayed: Arc<AtomicUsize>,
     memory: Vec<Box<[Line]>>,
     memory_bytes: usize,
     limit_bytes: usize,
     shape: KernelShape,
+    /// Largest launches of the loaded kernels.
+    largest: Vec<LargestLaunch>,
     launches: usize,
     fault: Option<Fault>,
     lost: bool,
@@ -74,12 +84,15 @@ impl EmulatedDriver {
         EmulatedDriver {
             asked: VecDeque::new(),
             slots: Default::default(),
-            graphs: Vec::new(),
+            graphs: HashMap::new(),
+            made: 0,
+            kept: Arc::default(),
             replayed: Arc::default(),
             memory: Vec::new(),
             memory_bytes: 0,
             limit_bytes,
             shape: KernelShape { head_dim: 0, queries: 0 },
+            largest: Vec::new(),
             launches: 0,
             fault: None,
             lost: false,
@@ -91,6 +104,11 @@ impl EmulatedDriver {
     pub fn with_fault(mut self, fault: Fault) -> EmulatedDriver {
         self.fault = Some(fault);
         self
+    }
+
+    /// Returns the number of CUDA graphs that exist, which changes with them.
+    pub fn kept(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.kept)
     }
 
     /// Returns the counter of replayed CUDA graphs.
@@ -176,6 +194,7 @@ impl EmulatedDriver {
 
 impl Driver for EmulatedDriver {
     type Copies = EmulatedCopies;
+    type Host = EmulatedHost;
 
     fn name(&self) -> String {
         "emulated".to_owned()
@@ -185,8 +204,12 @@ impl Driver for EmulatedDriver {
         Ok((self.limit_bytes - self.memory_bytes) as u64)
     }
 
-    fn copies(&mut self, host_bytes: usize) -> Result<EmulatedCopies, CudaError> {
-        Ok(EmulatedCopies::new(host_bytes))
+    fn host_pool(&mut self, plan: HostPlan) -> Result<(EmulatedCopies, EmulatedHost), CudaError> {
+        let pieces_max = match self.fault {
+            Some(Fault::Pinning(pieces)) => pieces,
+            _ => usize::MAX,
+        };
+        Ok(EmulatedHost::new(plan, pieces_max))
     }
 
     fn span(&self) -> usize {
@@ -195,6 +218,7 @@ impl Driver for EmulatedDriver {
 
     fn load(&mut self, shape: KernelShape) -> Result<(), CudaError> {
         self.shape = shape;
+        self.largest = shape.units().iter().flat_map(|unit| shape.largest_launches(unit)).collect();
         Ok(())
     }
 
@@ -254,6 +278,16 @@ impl Driver for EmulatedDriver {
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
         let number = self.launches;
         self.launches += 1;
+        let largest = self.largest.iter().find(|largest| largest.kernel == launch.kernel);
+        let fits = largest.is_some_and(|largest| {
+            launch.threads <= largest.threads && launch.shared_bytes <= largest.shared_bytes
+        });
+        assert!(fits, "{launch:?} is larger than the largest launch, {largest:?}");
+        if let Some(Fault::LateMemory(bytes)) = self.fault
+            && number == 0
+        {
+            self.memory_bytes += bytes;
+        }
         if self.fault == Some(Fault::Launch(number)) {
             let why = "a made-up fault".to_owned();
             return Err(CudaError::Launch { kernel: launch.kernel.to_owned(), why });
@@ -272,17 +306,20 @@ impl Driver for EmulatedDriver {
             let why = "a made-up fault".to_owned();
             return Err(CudaError::Launch { kernel: "a graph".to_owned(), why });
         }
-        self.graphs.push(work.to_vec());
-        Ok(self.graphs.len() - 1)
+        self.made += 1;
+        self.graphs.insert(self.made, work.to_vec());
+        self.kept.store(self.graphs.len(), Ordering::Relaxed);
+        Ok(self.made)
     }
 
     fn replay(&mut self, graph: usize) -> Result<(), CudaError> {
         self.replayed.fetch_add(1, Ordering::Relaxed);
-        self.graphs[graph].clone().iter().try_for_each(|work| self.request(work))
+        self.graphs[&graph].clone().iter().try_for_each(|work| self.request(work))
     }
 
-    fn forget_graphs(&mut self) {
-        self.graphs.clear();
+    fn forget_graph(&mut self, graph: usize) {
+        assert!(self.graphs.remove(&graph).is_some(), "there is no graph {graph}");
+        self.kept.store(self.graphs.len(), Ordering::Relaxed);
     }
 
     fn wait(&mut self) -> Result<(), CudaError> {

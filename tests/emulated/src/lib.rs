@@ -10,5 +10,5 @@ mod copies;
 mod driver;
 mod kernels;
 
-pub use copies::EmulatedCopies;
+pub use copies::{EmulatedCopies, EmulatedHost};
 pub use driver::{EmulatedDriver, Fault};

@@ -12,8 +12,8 @@ use tiercel_device::{
 };
 use tiercel_gpu::WeightFormat;
 use tiercel_gpu::cuda::{
-    CopyDriver, CudaError, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver, KernelShape, Launch,
-    Product, Work,
+    CopyDriver, CudaError, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver, HostPlan, KernelShape,
+    Launch, PinHost, Product, Work,
 };
 use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits};
@@ -52,8 +52,15 @@ impl CopyDriver for Nothing {
     }
 }
 
+impl PinHost for Nothing {
+    fn pin(&mut self, _: usize) -> Result<(), CudaError> {
+        Ok(())
+    }
+}
+
 impl Driver for Nothing {
     type Copies = Nothing;
+    type Host = Nothing;
 
     fn name(&self) -> String {
         "nothing".to_owned()
@@ -63,8 +70,8 @@ impl Driver for Nothing {
         Ok(u64::MAX)
     }
 
-    fn copies(&mut self, _: usize) -> Result<Nothing, CudaError> {
-        Ok(Nothing { next: 0 })
+    fn host_pool(&mut self, _: HostPlan) -> Result<(Nothing, Nothing), CudaError> {
+        Ok((Nothing { next: 0 }, Nothing { next: 0 }))
     }
 
     fn span(&self) -> usize {
@@ -120,7 +127,7 @@ impl Driver for Nothing {
         Ok(())
     }
 
-    fn forget_graphs(&mut self) {}
+    fn forget_graph(&mut self, _: usize) {}
 
     fn wait(&mut self) -> Result<(), CudaError> {
         Ok(())

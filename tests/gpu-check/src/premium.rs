@@ -122,7 +122,8 @@ fn parts<D: Driver>(
         max_model_len,
         vocab_size,
     };
-    Ok(Parts { info, ops, decoder, copier: CudaCopier::new(copies, kv, host_blocks) })
+    let copier = CudaCopier::new(copies, kv, host_blocks);
+    Ok(Parts { info, ops, decoder, copier, host_growth: None })
 }
 
 async fn serve(engine: impl FnOnce() -> EngineHandle, plan: &PremiumPlan, report: &mut Report) {

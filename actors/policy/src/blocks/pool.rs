@@ -94,6 +94,13 @@ impl Pool {
         }
     }
 
+    /// Adds `count` free blocks without content, with the numbers that follow those of the pool.
+    pub(super) fn add(&mut self, count: u32) {
+        let total = self.total();
+        self.slots.resize(self.slots.len() + count as usize, Slot::default());
+        self.empty.extend(total..total + count);
+    }
+
     /// Returns the number of blocks in the pool.
     pub(super) fn total(&self) -> u32 {
         self.slots.len() as u32

@@ -46,9 +46,17 @@ impl BlockStore {
         }
     }
 
-    /// Returns the sizes and bounds that the block store was made with.
+    /// Returns the sizes and bounds of the block store: those that it was made with, and the present number of host
+    /// blocks.
     pub fn config(&self) -> &StoreConfig {
         &self.config
+    }
+
+    /// Adds `count` free blocks to the host pool, with the numbers that follow those of the pool.
+    pub fn add_host_blocks(&mut self, count: u32) {
+        let count = count.min(u32::MAX - self.config.host_blocks);
+        self.config.host_blocks += count;
+        self.host.add(count);
     }
 
     /// Records that every step up to `step` has completed, so that copies that had to wait for these steps may start.

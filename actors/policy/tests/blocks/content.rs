@@ -34,6 +34,10 @@ impl Tier {
         Tier { block_size, slots: vec![0; blocks as usize * block_size] }
     }
 
+    pub(crate) fn grow(&mut self, blocks: u32) {
+        self.slots.resize(self.slots.len() + blocks as usize * self.block_size, 0);
+    }
+
     pub(crate) fn block(&self, id: u32) -> &[u64] {
         let start = id as usize * self.block_size;
         &self.slots[start..start + self.block_size]

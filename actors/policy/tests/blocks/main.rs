@@ -34,6 +34,7 @@ enum Event {
     Abort(u64),
     Cancel(u64),
     StaleTickets(u64),
+    GrowHost(u32),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -48,6 +49,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => seed().prop_map(Event::Abort),
         1 => seed().prop_map(Event::Cancel),
         1 => seed().prop_map(Event::StaleTickets),
+        1 => (1..4u32).prop_map(Event::GrowHost),
     ]
 }
 
@@ -95,6 +97,11 @@ fn apply(world: &mut World, event: Event) {
             }
         }
         Event::StaleTickets(seed) => stale_tickets(world, seed),
+        Event::GrowHost(blocks) => {
+            world.store.add_host_blocks(blocks);
+            world.host.grow(blocks);
+            world.count("host pool grown");
+        }
     }
 }
 
@@ -215,6 +222,6 @@ fn accounting_ownership_and_content_are_never_wrong() {
         panic!("{failure}");
     }
     let seen = seen.into_inner();
-    assert_eq!(seen.len(), 23, "the traffic misses something: {seen:#?}");
+    assert_eq!(seen.len(), 24, "the traffic misses something: {seen:#?}");
     println!("{seen:#?}");
 }

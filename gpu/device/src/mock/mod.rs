@@ -174,6 +174,7 @@ impl MockDevice {
             profile,
             copier: Box::new(copier::MockCopier::start(&options, &shared)),
             runner: Box::new(runner::MockRunner::start(options, shared)),
+            host_growth: None,
         }
     }
 }

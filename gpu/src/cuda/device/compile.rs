@@ -2,10 +2,10 @@
 //! hash of their source, options and compiler version.
 #![expect(unsafe_code, reason = "bindings to the runtime compiler")]
 
+use super::calls::nvrtc::{Program, version};
 use crate::cuda::{CudaError, Unit};
-use cudarc::nvrtc::{result, sys};
+use cudarc::nvrtc::sys;
 use sha2::{Digest, Sha256};
-use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
 
@@ -29,23 +29,13 @@ pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, 
     }
     let failed =
         |log: String| CudaError::Compile { unit: unit.name.to_owned(), arch: arch.to_owned(), log };
-    let source = CString::new(unit.source).expect("sources are text without zeros");
-    let name = CString::new(unit.name).expect("names are text without zeros");
-    let program = result::create_program(&source, Some(&name))
-        .map_err(|error| failed(format!("{error:?}")))?;
-    let all = all_options(options, arch);
-    // SAFETY: the compiler's program object was just made, and is destroyed after its last use.
-    let outcome = unsafe { result::compile_program(program, &all) };
-    // SAFETY: the function made the compiler's program object and destroys it after its last use.
-    let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
-    let log: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
-    let log = String::from_utf8_lossy(&log).trim().to_owned();
-    let code = outcome.and_then(|()| machine_code(program));
-    // SAFETY: the function made the compiler's program object, and this is its last use.
-    let _ = unsafe { result::destroy_program(program) };
-    match code {
+    let mut program =
+        Program::new(unit.source, unit.name).map_err(|error| failed(error.words()))?;
+    let outcome = program.compile(&all_options(options, arch));
+    let log = program.log();
+    match outcome.and_then(|()| program.machine_code()) {
         Ok(code) => Ok(Compiled { code, log }),
-        Err(error) => Err(failed(format!("{error:?}\n{log}"))),
+        Err(error) => Err(failed(format!("{}\n{log}", error.words()))),
     }
 }
 
@@ -63,25 +53,9 @@ fn all_options(options: &[String], arch: &str) -> Vec<String> {
 
 /// Returns the version of the kernel compiler libnvrtc (major, minor); `None` without it.
 pub(super) fn compiler_version() -> Option<(i32, i32)> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: the call checks whether the library can be loaded; if it can, the compiler writes two numbers to valid
-    // addresses.
-    let found = unsafe {
-        sys::is_culib_present()
-            && sys::nvrtcVersion(&raw mut major, &raw mut minor).result().is_ok()
-    };
-    found.then_some((major, minor))
-}
-
-fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
-    let mut size = 0;
-    // SAFETY: the program object was compiled; the compiler writes one number to a valid address.
-    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result()?;
-    let mut code = vec![0_u8; size];
-    // SAFETY: the program object was compiled; the compiler writes as many bytes as it just returned, which is the
-    // buffer's size.
-    unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) }.result()?;
-    Ok(code)
+    // SAFETY: the call only checks whether the library can be loaded.
+    let present = unsafe { sys::is_culib_present() };
+    present.then(version)?.ok()
 }
 
 /// Cache of compiled kernels on disk. A file that cannot be read or written is no error: its kernels are compiled

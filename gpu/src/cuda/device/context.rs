@@ -1,9 +1,9 @@
 //! Opens a GPU, and checks that the libraries it needs are present and not newer than its driver.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
+use super::calls::driver::{DriverError, device, memory};
 use super::compile::compiler_version;
 use crate::cuda::CudaError;
-use cudarc::driver::result::{DriverError, ctx, device, init, mem_get_info, primary_ctx};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use cudarc::{cublaslt, nvrtc};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub fn gpu_present() -> bool {
     // SAFETY: the call only checks whether the library can be loaded. Loading runs the library's initialisers, which
     // NVIDIA's driver allows at any time.
     let driver = unsafe { sys::is_culib_present() };
-    driver && init().is_ok() && device::get_count().is_ok_and(|count| count > 0)
+    driver && device::init().is_ok() && device::count().is_ok_and(|count| count > 0)
 }
 
 /// Primary context of a GPU. Clones share it; dropping the last clone releases it.
@@ -51,11 +51,11 @@ impl Context {
             let why = "libcuda was not found: install NVIDIA's driver, or use --device cpu";
             return Err(CudaError::Unavailable(why.to_owned()));
         }
-        init().map_err(|error| unavailable("the driver could not be started", error))?;
+        device::init().map_err(|error| unavailable("the driver could not be started", error))?;
         let driver = driver_version()?;
         check_libraries(driver)?;
         check_versions(driver)?;
-        let count = device::get_count().map_err(|error| unavailable("no GPU was found", error))?;
+        let count = device::count().map_err(|error| unavailable("no GPU was found", error))?;
         if ordinal as i32 >= count {
             let why =
                 format!("there is no GPU {ordinal}: the driver knows {count}; use --device cpu");
@@ -63,13 +63,12 @@ impl Context {
         }
         let failed = |error| unavailable("the GPU could not be opened", error);
         let device = device::get(ordinal as i32).map_err(failed)?;
-        let name = device::get_name(device).map_err(failed)?;
+        let name = device::name(device).map_err(failed)?;
         use CUdevice_attribute::{
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
-        // SAFETY: the driver just returned this device handle.
-        let attribute = |which| unsafe { device::get_attribute(device, which) }.map_err(failed);
+        let attribute = |which| device::attribute(device, which).map_err(failed);
         let capability = (attribute(MAJOR)?, attribute(MINOR)?);
         if capability.0 < 8 {
             let (major, minor) = capability;
@@ -79,8 +78,8 @@ impl Context {
             );
             return Err(CudaError::Unavailable(why));
         }
-        // SAFETY: the driver just returned this device handle; the context is released when the last clone is dropped.
-        let context = unsafe { primary_ctx::retain(device) }.map_err(failed)?;
+        // The context is released when the last clone is dropped.
+        let context = device::retain(device).map_err(failed)?;
         let held = Held { device, context, ordinal, name, capability };
         Ok(Context { held: Arc::new(held) })
     }
@@ -88,7 +87,7 @@ impl Context {
     /// Makes the CUDA context of this GPU the current one of the calling thread.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the CUDA context is retained as long as `self` lives.
-        unsafe { ctx::set_current(self.held.context) }.map_err(lost)
+        unsafe { device::enter(self.held.context) }.map_err(lost)
     }
 
     /// Returns the GPU's name for logs and errors: number and product name.
@@ -108,7 +107,7 @@ impl Context {
     /// [`CudaError::Lost`].
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
         self.enter()?;
-        mem_get_info().map(|(free, _)| free as u64).map_err(lost)
+        memory::free_bytes().map(|free| free as u64).map_err(lost)
     }
 }
 
@@ -116,9 +115,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         // SAFETY: the CUDA context is retained once and released once; every object made in the context held a clone,
         // and is gone.
-        let released = unsafe { primary_ctx::release(self.device) };
+        let released = unsafe { device::release(self.device) };
         if let Err(error) = released {
-            tracing::warn!("the GPU's context could not be released: {}", words(error));
+            tracing::warn!("the GPU's context could not be released: {}", error.words());
         }
     }
 }
@@ -176,10 +175,8 @@ fn check_versions(driver: i32) -> Result<(), CudaError> {
 
 /// Returns the major version of CUDA that the GPU's driver supports; an error if the driver is older than 12.0.
 fn driver_version() -> Result<i32, CudaError> {
-    let mut version = 0;
-    // SAFETY: the CUDA driver writes one number (its version) to the address it is given.
-    let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
-    result.map_err(|error| unavailable("the driver's version could not be read", error))?;
+    let version = device::driver_version()
+        .map_err(|error| unavailable("the driver's version could not be read", error))?;
     if version < OLDEST_DRIVER {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         let why = format!(
@@ -192,34 +189,46 @@ fn driver_version() -> Result<i32, CudaError> {
 }
 
 fn unavailable(what: &str, error: DriverError) -> CudaError {
-    CudaError::Unavailable(format!("{what}: {}; use --device cpu", words(error)))
-}
-
-/// Returns the text with which the CUDA driver describes an error.
-pub(super) fn words(error: DriverError) -> String {
-    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
-    text.unwrap_or_else(|_| format!("{:?}", error.0))
+    CudaError::Unavailable(format!("{what}: {}; use --device cpu", error.words()))
 }
 
 pub(super) fn lost(error: DriverError) -> CudaError {
-    CudaError::Lost(words(error))
+    CudaError::Lost(error.words())
 }
 
+/// Statuses of the CUDA driver that leave the context usable.
+const HARMLESS: [CUresult; 10] = [
+    CUresult::CUDA_ERROR_INVALID_VALUE,
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+    CUresult::CUDA_ERROR_INVALID_IMAGE,
+    CUresult::CUDA_ERROR_INVALID_HANDLE,
+    CUresult::CUDA_ERROR_NOT_FOUND,
+    CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+    CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+];
+
 /// Whether an error of the CUDA driver means that the context is unusable, so that the device is lost: true for every
-/// error that is not known to leave it usable. The driver may report such an error for work that it accepted earlier.
+/// status that is not known to leave it usable, such as one that only newer drivers have. The driver may report such a
+/// status for work that it accepted earlier.
 pub(super) fn is_lost(error: DriverError) -> bool {
-    use CUresult::*;
-    !matches!(
-        error.0,
-        CUDA_ERROR_INVALID_VALUE
-            | CUDA_ERROR_OUT_OF_MEMORY
-            | CUDA_ERROR_INVALID_IMAGE
-            | CUDA_ERROR_INVALID_HANDLE
-            | CUDA_ERROR_NOT_FOUND
-            | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-            | CUDA_ERROR_NOT_SUPPORTED
-            | CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-            | CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-            | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-    )
+    match error {
+        DriverError::Absent(_) => false,
+        status => !HARMLESS.into_iter().any(|known| status.is(known)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_only_a_newer_driver_knows_is_a_lost_device() {
+        assert!(is_lost(DriverError::Status(4_242)));
+        assert!(is_lost(DriverError::Status(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS as u32)));
+        assert!(!is_lost(DriverError::Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32)));
+        assert!(!is_lost(DriverError::Absent("cuNew")));
+    }
 }

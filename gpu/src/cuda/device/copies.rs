@@ -1,39 +1,37 @@
-//! Copy side of a GPU: a separate CUDA stream, which no step waits for, and the host pool in pinned memory.
+//! Copy side of a GPU: a separate CUDA stream, which no step waits for, between device memory and the host pool.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
-use super::context::{Context, is_lost, lost, words};
-use super::staging::pinned;
+use super::calls::driver::memory;
+use super::calls::work::stream;
+use super::context::{Context, is_lost, lost};
+use super::pinned_host::PinnedHost;
 use crate::cuda::{CopyDriver, CudaError, DevicePtr};
-use cudarc::driver::result::stream::{self, StreamKind};
-use cudarc::driver::result::{free_host, memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::CUstream;
 use tiercel_device::CopyDirection;
 
-/// CUDA stream for copies of KV blocks, and the pinned host memory of the host pool.
+/// CUDA stream for copies of KV blocks from and to the pinned memory of the host pool.
 pub struct CudaCopies {
     context: Context,
     stream: CUstream,
-    host: *mut u8,
-    host_bytes: usize,
+    host: PinnedHost,
 }
 
-// SAFETY: the CUDA stream and the pinned memory belong to this `CudaCopies` alone, and one thread at a time uses them.
+// SAFETY: the CUDA stream belongs to this `CudaCopies` alone, and one thread at a time uses it.
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
-    /// Makes a CUDA stream for copies and allocates `host_bytes` bytes of pinned memory for the host pool.
+    /// Makes a CUDA stream for copies from and to the pinned memory of the host pool.
     ///
     /// # Errors
-    /// [`CudaError::Memory`] if the pinned memory cannot be allocated.
-    pub(super) fn new(context: &Context, host_bytes: usize) -> Result<CudaCopies, CudaError> {
+    /// [`CudaError::Lost`].
+    pub(super) fn new(context: &Context, host: PinnedHost) -> Result<CudaCopies, CudaError> {
         context.enter()?;
         // Gives the copy stream the least priority, so that steps go before copies where both need the same units of
         // the GPU.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
-        let host = if host_bytes == 0 { std::ptr::null_mut() } else { pinned(host_bytes)? };
-        let stream = stream::create_with_priority(StreamKind::NonBlocking, least);
+        let stream = stream::create_with_priority(least);
         let stream = stream.map_err(lost)?;
-        Ok(CudaCopies { context: context.clone(), stream, host, host_bytes })
+        Ok(CudaCopies { context: context.clone(), stream, host })
     }
 }
 
@@ -45,22 +43,25 @@ impl CopyDriver for CudaCopies {
         host: usize,
         bytes: usize,
     ) -> Result<(), CudaError> {
-        assert!(host + bytes <= self.host_bytes, "{bytes} bytes at {host} of {}", self.host_bytes);
         self.context.enter()?;
-        // SAFETY: the range is inside the pinned memory, which only this stream's copies touch; the engine never has
-        // two copies of one block in flight, nor compute that writes a block that is being copied. `wait` is called
-        // before the engine is told that the copy ended.
-        let copied = unsafe {
-            let host = std::slice::from_raw_parts_mut(self.host.add(host), bytes);
-            match direction {
-                CopyDirection::Out => memcpy_dtoh_async(host, device.0, self.stream),
-                CopyDirection::In => memcpy_htod_async(device.0, host, self.stream),
-            }
-        };
-        copied.map_err(|error| match is_lost(error) {
-            true => lost(error),
-            false => CudaError::Copy(words(error)),
-        })
+        let mut device = device;
+        for (host, bytes) in self.host.parts(host, bytes)? {
+            // SAFETY: the range is inside the pinned memory, which only this stream's copies touch; the engine never has
+            // two copies of one block in flight, nor compute that writes a block that is being copied. `wait` is called
+            // before the engine is told that the copy ended.
+            let copied = unsafe {
+                match direction {
+                    CopyDirection::Out => memory::copy_out(host, device.0, bytes, self.stream),
+                    CopyDirection::In => memory::copy_in(device.0, host, bytes, self.stream),
+                }
+            };
+            copied.map_err(|error| match is_lost(error) {
+                true => lost(error),
+                false => CudaError::Copy(error.words()),
+            })?;
+            device = device.offset(bytes);
+        }
+        Ok(())
     }
 
     fn wait(&mut self) -> Result<(), CudaError> {
@@ -73,13 +74,8 @@ impl CopyDriver for CudaCopies {
 impl Drop for CudaCopies {
     fn drop(&mut self) {
         if self.wait().is_ok() {
-            // SAFETY: pinned memory and CUDA stream were made in `new`, are freed once, and nothing uses them any more.
-            unsafe {
-                if !self.host.is_null() {
-                    let _ = free_host(self.host.cast());
-                }
-                let _ = stream::destroy(self.stream);
-            }
+            // SAFETY: the CUDA stream was made in `new`, is destroyed once, and nothing uses it any more.
+            let _ = unsafe { stream::destroy(self.stream) };
         }
     }
 }

@@ -1,20 +1,22 @@
 //! Compute side of a GPU: CUDA stream, device memory, kernels, graphs, and matrix products of steps.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
+use super::calls::driver::{DriverError, memory};
+use super::calls::work::{kernel, stream};
 use super::compile::KernelCache;
-use super::context::{Context, is_lost, lost, words};
+use super::context::{Context, is_lost, lost};
 use super::copies::CudaCopies;
 use super::graphs::Graphs;
+use super::pinned_host::PinnedHost;
 use super::products::{Products, WORKSPACE_BYTES};
 use super::results::Results;
 use super::staging::Staging;
-use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN, Work};
-use cudarc::driver::result::function::set_function_attribute;
-use cudarc::driver::result::stream::{self, StreamKind};
-use cudarc::driver::result::{free_sync, launch_kernel, malloc_sync, memset_d8_async, module};
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
+use crate::cuda::{
+    CudaError, DevicePtr, Driver, HostPlan, KernelShape, Launch, Product, SPAN, Work,
+};
+use cudarc::driver::sys::{CUfunction, CUmodule, CUstream};
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 
 /// Dynamic shared memory that a thread block may use without an explicit request to the driver, bytes: 48 KiB.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
@@ -54,7 +56,7 @@ impl CudaDriver {
         // Gives the compute stream the greatest priority, so that steps go before copies where both need the same units
         // of the GPU.
         let (_, greatest) = stream::get_priority_range().map_err(lost)?;
-        let stream = stream::create_with_priority(StreamKind::NonBlocking, greatest);
+        let stream = stream::create_with_priority(greatest);
         let stream = stream.map_err(lost)?;
         Ok(CudaDriver {
             context,
@@ -71,19 +73,18 @@ impl CudaDriver {
     }
 
     fn load_unit(&mut self, code: &[u8], kernels: &[&'static str]) -> Result<(), CudaError> {
-        let failed = |kernel: &str, error| CudaError::Launch {
+        let failed = |kernel: &str, error: DriverError| CudaError::Launch {
             kernel: kernel.to_owned(),
-            why: words(error),
+            why: error.words(),
         };
         // SAFETY: the machine code is a complete cubin; the driver copies it.
-        let module = unsafe { module::load_data(code.as_ptr().cast()) };
+        let module = unsafe { kernel::load(code) };
         let module = module.map_err(|error| failed("a unit", error))?;
         self.modules.push(module);
-        for kernel in kernels {
-            let name = CString::new(*kernel).expect("names of kernels have no zero");
+        for name in kernels {
             // SAFETY: the module of kernels stays loaded as long as the driver lives.
-            let function = unsafe { module::get_function(module, name) };
-            self.kernels.insert(kernel, function.map_err(|error| failed(kernel, error))?);
+            let function = unsafe { kernel::find(module, name) };
+            self.kernels.insert(name, function.map_err(|error| failed(name, error))?);
         }
         Ok(())
     }
@@ -91,6 +92,7 @@ impl CudaDriver {
 
 impl Driver for CudaDriver {
     type Copies = CudaCopies;
+    type Host = PinnedHost;
 
     fn name(&self) -> String {
         self.context.name()
@@ -100,8 +102,9 @@ impl Driver for CudaDriver {
         self.context.free_bytes()
     }
 
-    fn copies(&mut self, host_bytes: usize) -> Result<CudaCopies, CudaError> {
-        CudaCopies::new(&self.context, host_bytes)
+    fn host_pool(&mut self, plan: HostPlan) -> Result<(CudaCopies, PinnedHost), CudaError> {
+        let host = PinnedHost::new(&self.context, plan);
+        Ok((CudaCopies::new(&self.context, host.clone())?, host))
     }
 
     fn span(&self) -> usize {
@@ -143,7 +146,7 @@ impl Driver for CudaDriver {
         self.context.enter()?;
         // SAFETY: the memory was allocated by this driver for the caller; the call is on the driver's stream, so later
         // launches follow it.
-        unsafe { memset_d8_async(at.0, 0, bytes, self.stream) }.map_err(lost)
+        unsafe { memory::clear(at.0, bytes, self.stream) }.map_err(lost)
     }
 
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
@@ -171,26 +174,25 @@ impl Driver for CudaDriver {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
-        let Launch { kernel, grid, threads, shared_bytes, ref args } = *launch;
-        let failed = |why: String| CudaError::Launch { kernel: kernel.to_owned(), why };
+        let Launch { kernel: name, grid, threads, shared_bytes, ref args } = *launch;
+        let failed = |why: String| CudaError::Launch { kernel: name.to_owned(), why };
         self.context.enter()?;
-        let function = *self.kernels.get(kernel).ok_or_else(|| failed("not loaded".to_owned()))?;
+        let function = *self.kernels.get(name).ok_or_else(|| failed("not loaded".to_owned()))?;
         if shared_bytes > PLAIN_SHARED_BYTES {
-            use CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
             // SAFETY: the kernel belongs to a module that stays loaded.
-            unsafe { set_function_attribute(function, SHARED, shared_bytes as i32) }
-                .map_err(|error| failed(words(error)))?;
+            unsafe { kernel::allow_shared(function, shared_bytes) }
+                .map_err(|error| failed(error.words()))?;
         }
         let mut values: Vec<[u8; 8]> = args.iter().map(|arg| arg.bytes()).collect();
         let mut places: Vec<*mut c_void> =
             values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
-        let (grid, block) = ((grid.0, grid.1, 1), (threads, 1, 1));
         // SAFETY: each element of `places` points to eight bytes that start with the argument, which the driver copies
         // before it returns. The callers of `launch` pass the number and types of arguments that the kernel has; tests
         // on the emulator check this. Device memory that arguments point to lives as long as the driver.
-        let launched =
-            unsafe { launch_kernel(function, grid, block, shared_bytes, self.stream, &mut places) };
-        launched.map_err(|error| if is_lost(error) { lost(error) } else { failed(words(error)) })
+        let launched = unsafe {
+            kernel::launch(function, grid, threads, shared_bytes, self.stream, &mut places)
+        };
+        launched.map_err(|error| if is_lost(error) { lost(error) } else { failed(error.words()) })
     }
 
     fn multiply(&mut self, product: Product) -> Result<(), CudaError> {
@@ -210,9 +212,9 @@ impl Driver for CudaDriver {
         self.graphs.replay(graph, self.stream)
     }
 
-    fn forget_graphs(&mut self) {
+    fn forget_graph(&mut self, graph: usize) {
         if self.context.enter().is_ok() {
-            self.graphs.forget();
+            self.graphs.forget(graph);
         }
     }
 
@@ -228,15 +230,15 @@ impl Drop for CudaDriver {
         // Frees memory and graphs only if the device still works; NVIDIA's driver frees the memory of a lost device by
         // itself.
         if self.wait().is_ok() {
-            self.graphs.forget();
+            self.graphs.forget_all();
             // SAFETY: modules, memory and CUDA stream were made by this driver, are freed once, and no work on the GPU
             // uses them any more.
             unsafe {
                 for module in &self.modules {
-                    let _ = module::unload(*module);
+                    let _ = kernel::unload(*module);
                 }
-                for memory in &self.memory {
-                    let _ = free_sync(memory.0);
+                for allocated in &self.memory {
+                    let _ = memory::free(allocated.0);
                 }
                 let _ = stream::destroy(self.stream);
             }
@@ -245,11 +247,9 @@ impl Drop for CudaDriver {
 }
 
 fn allocate(bytes: usize) -> Result<DevicePtr, CudaError> {
-    // SAFETY: the call makes a new allocation in the current CUDA context.
-    let memory = unsafe { malloc_sync(bytes) };
-    memory.map(DevicePtr).map_err(|error| CudaError::Memory {
+    memory::allocate(bytes).map(DevicePtr).map_err(|error| CudaError::Memory {
         bytes,
         what: "device",
-        why: words(error),
+        why: error.words(),
     })
 }

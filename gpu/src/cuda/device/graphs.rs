@@ -1,16 +1,17 @@
 //! CUDA graphs: launches and matrix products that are captured from a CUDA stream once and then replayed by one call.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
-use super::context::words;
+use super::calls::driver::DriverError;
+use super::calls::work::{graph, stream};
 use crate::cuda::CudaError;
-use cudarc::driver::DriverError;
-use cudarc::driver::result::{graph, stream};
-use cudarc::driver::sys::{CUgraphExec, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphExec, CUstream, CUstreamCaptureMode};
+use std::collections::HashMap;
 
-/// All CUDA graphs that were captured from one CUDA stream.
+/// All CUDA graphs that were captured from one CUDA stream, by their numbers.
 #[derive(Default)]
 pub(super) struct Graphs {
-    made: Vec<CUgraphExec>,
+    made: HashMap<usize, CUgraphExec>,
+    next: usize,
 }
 
 // SAFETY: the CUDA graphs belong to this `Graphs` alone, and one thread at a time uses them.
@@ -32,8 +33,7 @@ impl Graphs {
         let made = match asked {
             // SAFETY: the graph was captured just now; the executable graph made of it stays valid when the captured
             // one is destroyed.
-            Ok(()) => unsafe { graph::instantiate(captured, CUgraphInstantiate_flags(0)) }
-                .map_err(refused),
+            Ok(()) => unsafe { graph::instantiate(captured) }.map_err(refused),
             Err(error) => Err(error),
         };
         // SAFETY: the captured graph is not used after its destruction; the executable graph stays valid.
@@ -42,27 +42,35 @@ impl Graphs {
     }
 
     pub(super) fn keep(&mut self, graph: CUgraphExec) -> usize {
-        self.made.push(graph);
-        self.made.len() - 1
+        let number = self.next;
+        self.next += 1;
+        self.made.insert(number, graph);
+        number
     }
 
     pub(super) fn replay(&self, number: usize, stream: CUstream) -> Result<(), CudaError> {
         // SAFETY: the graph was captured from this CUDA stream and was not destroyed; the memory that it names lives as
         // long as the driver.
-        unsafe { graph::launch(self.made[number], stream) }.map_err(refused)
+        unsafe { graph::launch(self.made[&number], stream) }.map_err(refused)
     }
 
-    /// Destroys all CUDA graphs. The driver frees a graph that is running when it has ended.
-    pub(super) fn forget(&mut self) {
-        for made in self.made.drain(..) {
+    /// Destroys a CUDA graph. The driver frees a graph that is running when it has ended.
+    pub(super) fn forget(&mut self, number: usize) {
+        if let Some(made) = self.made.remove(&number) {
             // SAFETY: the CUDA graph was made by `capture` and is destroyed once.
-            let _ = unsafe { graph::exec_destroy(made) };
+            let _ = unsafe { graph::destroy_executable(made) };
         }
+    }
+
+    /// Destroys all CUDA graphs.
+    pub(super) fn forget_all(&mut self) {
+        let numbers: Vec<usize> = self.made.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.forget(number));
     }
 }
 
 /// Converts an error of a CUDA graph call to an error of a launch. It is never reported as a lost device: if the device
 /// is lost, the next call reports that too.
 fn refused(error: DriverError) -> CudaError {
-    CudaError::Launch { kernel: "a graph".to_owned(), why: words(error) }
+    CudaError::Launch { kernel: "a graph".to_owned(), why: error.words() }
 }

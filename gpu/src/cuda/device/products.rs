@@ -2,13 +2,13 @@
 //! once and keeps it.
 #![expect(unsafe_code, reason = "bindings to cuBLASLt")]
 
+use super::calls::cublaslt::{self as calls, CublasError, Found};
 use crate::cuda::{CudaError, DevicePtr, Product};
-use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 
 /// Size of the workspace that cuBLASLt algorithms may use, bytes: what NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
@@ -24,9 +24,6 @@ const PINNED_ROWS: usize = 64;
 const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
 /// Most cuBLASLt algorithms that are tried as the pinned algorithm of a matrix, best first.
 const CANDIDATES: usize = 16;
-
-/// Error of cuBLASLt if no algorithm supports a matrix product.
-const NOTHING_FITS: CublasError = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
 
 /// Shape of a matrix product, which determines its plan: rows, output features, input features, and whether the result
 /// is f32.
@@ -61,8 +58,10 @@ impl Products {
     /// Makes a cuBLASLt handle without plans of products. `workspace` is the address of [`WORKSPACE_BYTES`] bytes of
     /// device memory.
     pub(super) fn new(workspace: DevicePtr, pinned: bool) -> Result<Products, CudaError> {
-        let handle = result::create_handle().map_err(|error| {
-            CudaError::Unavailable(format!("cuBLASLt could not be started: {error:?}"))
+        let mut handle = null_mut();
+        // SAFETY: cuBLASLt writes one address to a valid address.
+        unsafe { calls::cublasLtCreate(&raw mut handle) }.map_err(|error| {
+            CudaError::Unavailable(format!("cuBLASLt could not be started: {}", error.words()))
         })?;
         Ok(Products {
             handle,
@@ -77,7 +76,7 @@ impl Products {
     pub(super) fn multiply(&mut self, p: Product, stream: CUstream) -> Result<(), CudaError> {
         let failed = |error: CublasError| CudaError::Launch {
             kernel: format!("the product of [{}, {}] and [{}, {}]ᵀ", p.m, p.k, p.n, p.k),
-            why: format!("{error:?}"),
+            why: error.words(),
         };
         let shape = (p.m, p.n, p.k, p.wide);
         if !self.plans.contains_key(&shape) {
@@ -93,15 +92,15 @@ impl Products {
         // sizes and, like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is
         // not read.
         unsafe {
-            result::matmul(
+            calls::cublasLtMatmul(
                 self.handle,
                 plan.operation,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
                 p.w.0 as *const c_void,
                 plan.w,
                 p.x.0 as *const c_void,
                 plan.x,
+                (&raw const zero).cast(),
                 p.out.0 as *const c_void,
                 plan.out,
                 p.out.0 as *mut c_void,
@@ -125,7 +124,7 @@ impl Products {
     fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
         let mut plan = Plan::new(shape)?;
         plan.algorithm = match self.pinned {
-            false => *self.candidates(&plan, 1)?.first().ok_or(NOTHING_FITS)?,
+            false => *self.candidates(&plan, 1)?.first().ok_or(CublasError::NOTHING_FITS)?,
             true => self.pinned_algorithm(shape)?,
         };
         Ok(plan)
@@ -146,17 +145,18 @@ impl Products {
         let does_all = |algorithm: &sys::cublasLtMatmulAlgo_t| {
             others.iter().all(|plan| self.can(plan, algorithm))
         };
-        let algorithm = candidates.into_iter().find(does_all).ok_or(NOTHING_FITS)?;
+        let algorithm = candidates.into_iter().find(does_all).ok_or(CublasError::NOTHING_FITS)?;
         self.algorithms.insert((n, k, wide), algorithm);
         Ok(algorithm)
     }
 
     /// Whether a cuBLASLt algorithm can compute a matrix product within the workspace.
     fn can(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
-        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: the plan of the product and so its descriptors live; one result is written to memory for one result.
-        let status = unsafe {
-            sys::cublasLtMatmulAlgoCheck(
+        let mut found = Found::EMPTY;
+        // SAFETY: the plan of the product and so its descriptors live; one result is written to memory for one result,
+        // which `Found` has the size and alignment of.
+        let checked = unsafe {
+            calls::cublasLtMatmulAlgoCheck(
                 self.handle,
                 plan.operation,
                 plan.w,
@@ -164,13 +164,10 @@ impl Products {
                 plan.out,
                 plan.out,
                 algorithm,
-                found.as_mut_ptr(),
+                (&raw mut found).cast(),
             )
         };
-        // SAFETY: the result of cuBLASLt was zeroed before the call, and zero is valid for every field: the status 0 is
-        // success.
-        let needed = unsafe { found.assume_init() }.workspaceSize;
-        status.result().is_ok() && needed <= self.workspace_bytes()
+        checked.is_ok() && found.status == 0 && found.workspace_bytes <= self.workspace_bytes()
     }
 
     /// Returns at most `most` algorithms for a matrix product, in cuBLASLt's order: the fastest by its estimate first.
@@ -179,10 +176,12 @@ impl Products {
         plan: &Plan,
         most: usize,
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
-        let preference = result::create_matmul_pref()?;
+        let mut preference = null_mut();
+        // SAFETY: cuBLASLt writes one address to a valid address.
+        unsafe { calls::cublasLtMatmulPreferenceCreate(&raw mut preference) }?;
         let found = self.candidates_by(plan, most, preference);
         // SAFETY: the preference for algorithms was made by this function, and this is its last use.
-        unsafe { result::destroy_matmul_pref(preference) }?;
+        unsafe { calls::cublasLtMatmulPreferenceDestroy(preference) }?;
         found
     }
 
@@ -205,17 +204,18 @@ impl Products {
         // number of rows, excludes all algorithms that split sums, because the split may differ between numbers of
         // rows.
         let reduction = if self.pinned { NONE as u32 } else { IN_F32 as u32 };
-        let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); CANDIDATES];
+        let mut found = [Found::EMPTY; CANDIDATES];
         let mut count = 0;
         // SAFETY: the preference for algorithms was just made and the plan's descriptors live; each attribute is read
-        // from a value of its type; no more results are written than the array holds.
+        // from a value of its type; no more results are written than the array holds, whose elements have the size and
+        // alignment of cuBLASLt's results.
         unsafe {
             let set = |which, value: *const c_void, size| {
-                result::set_matmul_pref_attribute(preference, which, value, size)
+                calls::cublasLtMatmulPreferenceSetAttribute(preference, which, value, size)
             };
             set(WORKSPACE, (&raw const workspace).cast(), size_of_val(&workspace))?;
             set(REDUCTION, (&raw const reduction).cast(), size_of_val(&reduction))?;
-            sys::cublasLtMatmulAlgoGetHeuristic(
+            calls::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 plan.operation,
                 plan.w,
@@ -226,13 +226,10 @@ impl Products {
                 most.min(CANDIDATES) as i32,
                 found.as_mut_ptr().cast(),
                 &raw mut count,
-            )
-            .result()?;
+            )?;
         }
-        // SAFETY: all results of cuBLASLt were zeroed before the call, and zero is valid for every field.
-        let found = found.map(|one| unsafe { one.assume_init() });
-        let usable = found.iter().take(count.max(0) as usize);
-        Ok(usable.filter(|one| one.state.result().is_ok()).map(|one| one.algo).collect())
+        let written = found.iter().take(count.max(0) as usize);
+        Ok(written.filter(|one| one.status == 0).map(|one| one.algorithm).collect())
     }
 }
 
@@ -241,36 +238,42 @@ impl Plan {
     /// computes out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
     fn new((m, n, k, wide): Shape) -> Result<Plan, CublasError> {
         use sys::cudaDataType::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
-        let operation =
-            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, F32)?;
-        // SAFETY: the descriptor of the product was just made; the attribute is read from a value of its type.
+        let nothing = null_mut();
+        let algorithm = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
+        // If a later descriptor cannot be made, dropping the plan destroys the earlier ones.
+        let mut plan =
+            Plan { operation: null_mut(), w: nothing, x: nothing, out: nothing, algorithm };
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let transposed = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        let (m, n, k) = (m as u64, n as u64, k as u64);
+        let result = if wide { F32 } else { BF16 };
+        // SAFETY: cuBLASLt writes the address of each descriptor to a valid address; the attribute is read from a value of
+        // its type.
         unsafe {
-            result::set_matmul_desc_attribute(
-                operation,
-                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
-                (&raw const TRANSPOSED).cast(),
-                size_of_val(&TRANSPOSED),
-            )?;
+            calls::cublasLtMatmulDescCreate(&raw mut plan.operation, compute, F32)?;
+            let value = (&raw const TRANSPOSED).cast();
+            let bytes = size_of_val(&TRANSPOSED);
+            calls::cublasLtMatmulDescSetAttribute(plan.operation, transposed, value, bytes)?;
+            calls::cublasLtMatrixLayoutCreate(&raw mut plan.w, BF16, k, n, k as i64)?;
+            calls::cublasLtMatrixLayoutCreate(&raw mut plan.x, BF16, k, m, k as i64)?;
+            calls::cublasLtMatrixLayoutCreate(&raw mut plan.out, result, n, m, n as i64)?;
         }
-        let result_type = if wide { F32 } else { BF16 };
-        Ok(Plan {
-            operation,
-            w: result::create_matrix_layout(BF16, k as u64, n as u64, k as i64)?,
-            x: result::create_matrix_layout(BF16, k as u64, m as u64, k as i64)?,
-            out: result::create_matrix_layout(result_type, n as u64, m as u64, n as i64)?,
-            algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
-        })
+        Ok(plan)
     }
 }
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: the descriptors of the product were made together in `Plan::new`, and this is their last use;
-        // cuBLASLt copies the data that a running product needs.
+        // SAFETY: each descriptor that is not null was made in `Plan::new`, and this is its last use; cuBLASLt copies the
+        // data that a running product needs.
         unsafe {
-            let _ = result::destroy_matmul_desc(self.operation);
+            if !self.operation.is_null() {
+                let _ = calls::cublasLtMatmulDescDestroy(self.operation);
+            }
             for layout in [self.w, self.x, self.out] {
-                let _ = result::destroy_matrix_layout(layout);
+                if !layout.is_null() {
+                    let _ = calls::cublasLtMatrixLayoutDestroy(layout);
+                }
             }
         }
     }
@@ -280,6 +283,6 @@ impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
         // SAFETY: `Products::new` created the cuBLASLt handle, and nothing uses the handle after this call.
-        let _ = unsafe { result::destroy_handle(self.handle) };
+        let _ = unsafe { calls::cublasLtDestroy(self.handle) };
     }
 }

@@ -2,12 +2,12 @@
 //! their arrival. Receiving a step's tokens does not wait for work requested later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
-use super::context::{Context, lost, words};
+use super::calls::driver::memory;
+use super::calls::work::event;
+use super::context::{Context, lost};
 use super::staging::pinned;
 use crate::cuda::{CudaError, DevicePtr, SLOT_BYTES, SLOTS};
-use cudarc::driver::DriverError;
-use cudarc::driver::result::{event, free_host, memcpy_dtoh_async};
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUresult, CUstream};
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 /// Pinned memory for the tokens of the steps in flight, one result slot per step, and an event for the arrival of each
 /// slot's content.
@@ -23,7 +23,7 @@ unsafe impl Send for Results {}
 impl Results {
     pub(super) fn new(context: &Context) -> Result<Results, CudaError> {
         context.enter()?;
-        let event = || event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(lost);
+        let event = || event::create().map_err(lost);
         let arrived = [event()?, event()?];
         let memory = pinned(SLOTS * SLOT_BYTES)?;
         Ok(Results { context: context.clone(), memory, arrived })
@@ -43,11 +43,9 @@ impl Results {
             // recorded after this copy, because the slot's last content was received. The source is device memory of
             // the caller.
             let copied = unsafe {
-                let place = self.memory.add(slot * SLOT_BYTES);
-                let place = std::slice::from_raw_parts_mut(place, bytes);
-                memcpy_dtoh_async(place, from.0, stream)
+                memory::copy_out(self.memory.add(slot * SLOT_BYTES), from.0, bytes, stream)
             };
-            copied.map_err(|error| CudaError::Copy(words(error)))?;
+            copied.map_err(|error| CudaError::Copy(error.words()))?;
         }
         // SAFETY: the event and the CUDA stream live as long as the driver that owns both.
         unsafe { event::record(self.arrived[slot], stream) }.map_err(lost)
@@ -57,7 +55,7 @@ impl Results {
     pub(super) fn has_arrived(&self, slot: usize) -> bool {
         // SAFETY: the queried CUDA event belongs to `self`, so it exists during the call.
         let state = unsafe { event::query(self.arrived[slot]) };
-        !matches!(state, Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)))
+        !state.is_err_and(|error| error.is(CUresult::CUDA_ERROR_NOT_READY))
     }
 
     /// Waits for the content sent to a result slot and copies it to `bytes`.
@@ -80,7 +78,7 @@ impl Drop for Results {
             // SAFETY: pinned memory and events were made in `new` and are freed once; the driver waits for its CUDA
             // stream before it drops this value.
             unsafe {
-                let _ = free_host(self.memory.cast());
+                let _ = memory::free_pinned(self.memory);
                 for arrived in self.arrived {
                     let _ = event::destroy(arrived);
                 }

@@ -2,12 +2,11 @@
 //! caller may reuse them as soon as an upload is requested, although the GPU reads later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
-use super::context::{Context, lost, words};
+use super::calls::driver::memory;
+use super::calls::work::{event, stream};
+use super::context::{Context, lost};
 use crate::cuda::{CudaError, DevicePtr};
-use cudarc::driver::result::{
-    event, free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async, stream,
-};
-use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
+use cudarc::driver::sys::{CUevent, CUstream};
 
 /// Size of one half of the staging memory, bytes. A long copy fills one half while the GPU reads the other.
 const HALF_BYTES: usize = 8 << 20;
@@ -28,7 +27,7 @@ unsafe impl Send for Staging {}
 impl Staging {
     pub(super) fn new(context: &Context) -> Result<Staging, CudaError> {
         context.enter()?;
-        let event = || event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(lost);
+        let event = || event::create().map_err(lost);
         let read = [event()?, event()?];
         let memory = pinned(2 * HALF_BYTES)?;
         Ok(Staging { context: context.clone(), memory, read, half: 0, used: 0 })
@@ -53,12 +52,12 @@ impl Staging {
             let staged = unsafe {
                 let place = self.memory.add(at);
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), place, chunk.len());
-                std::slice::from_raw_parts(place, chunk.len())
+                place
             };
             // SAFETY: the staged bytes do not change until their half of the staging memory is filled again; the
             // destination is device memory of the caller.
-            unsafe { memcpy_htod_async(to.0, staged, stream) }
-                .map_err(|error| CudaError::Copy(words(error)))?;
+            unsafe { memory::copy_in(to.0, staged, chunk.len(), stream) }
+                .map_err(|error| CudaError::Copy(error.words()))?;
             // Rounds up the filled part of the staging memory, so that the next upload starts on a cache line of 64
             // bytes.
             self.used += chunk.len().next_multiple_of(64);
@@ -82,11 +81,10 @@ impl Staging {
             // the stream is synchronized before the host reads the memory. The source is device memory of the caller.
             unsafe {
                 let place = self.memory.add(self.half * HALF_BYTES);
-                let staged = std::slice::from_raw_parts_mut(place, chunk.len());
-                let copied = memcpy_dtoh_async(staged, from.0, stream);
+                let copied = memory::copy_out(place, from.0, chunk.len(), stream);
                 stream::synchronize(stream).map_err(lost)?;
-                copied.map_err(|error| CudaError::Copy(words(error)))?;
-                chunk.copy_from_slice(staged);
+                copied.map_err(|error| CudaError::Copy(error.words()))?;
+                chunk.copy_from_slice(std::slice::from_raw_parts(place, chunk.len()));
             }
             from = from.offset(chunk.len());
         }
@@ -113,7 +111,7 @@ impl Drop for Staging {
             // SAFETY: staging memory and events were made in `new` and are freed once; the driver waits for its CUDA
             // stream before it drops this value.
             unsafe {
-                let _ = free_host(self.memory.cast());
+                let _ = memory::free_pinned(self.memory);
                 for read in self.read {
                     let _ = event::destroy(read);
                 }
@@ -124,11 +122,9 @@ impl Drop for Staging {
 
 /// Allocates pinned host memory, cached rather than write-combined: the host reads write-combined memory very slowly.
 pub(super) fn pinned(bytes: usize) -> Result<*mut u8, CudaError> {
-    // SAFETY: the call makes a new allocation, which the caller frees.
-    let memory = unsafe { malloc_host(bytes, 0) };
-    memory.map(<*mut _>::cast).map_err(|error| CudaError::Memory {
+    memory::allocate_pinned(bytes).map_err(|error| CudaError::Memory {
         bytes,
         what: "pinned host",
-        why: words(error),
+        why: error.words(),
     })
 }

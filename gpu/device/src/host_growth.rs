@@ -1,0 +1,14 @@
+//! A host pool that gets more blocks while the engine runs.
+
+/// Host pool whose blocks are not all usable when the engine starts, because making them usable takes long. Blocks become
+/// usable in the order of their numbers, up to [`DeviceInfo::host_blocks`](crate::DeviceInfo::host_blocks).
+pub trait HostGrowth: Send {
+    /// Returns the number of blocks that are usable.
+    fn usable_blocks(&self) -> u32;
+
+    /// Makes more blocks usable, which may take a second, and returns how many; 0 if the pool is complete.
+    ///
+    /// # Errors
+    /// Says why no more blocks can be made usable. Those that are usable stay so.
+    fn grow(&mut self) -> Result<u32, String>;
+}
