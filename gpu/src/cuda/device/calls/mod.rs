@@ -28,6 +28,7 @@ macro_rules! calls {
 
         pub(super) mod raw {
             #![expect(non_snake_case, reason = "the functions have the library's names")]
+            #![allow(clippy::too_many_arguments, reason = "the functions have the library's arguments")]
             use super::*;
             use $($declared)::+ as declared;
             use std::sync::OnceLock;
