@@ -133,7 +133,7 @@ impl ConstraintState for Position {
 }
 
 /// Makes request `number` of the test. Requests differ in their sampling: greedy decoding, a random draw on the device,
-/// or sampling by the host because of a penalty or of a constraint.
+/// sampling by the host because of a penalty, or a draw on the device with the masks of a constraint.
 fn request(number: u32, tier: Tier) -> Request {
     let drawn =
         SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
