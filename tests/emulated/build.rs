@@ -41,6 +41,10 @@ fn main() {
         // error.
         .flag("-U_FORTIFY_SOURCE")
         .flag("-Wno-unknown-pragmas")
+        // Let a misaligned access end the process with an illegal instruction: a GPU reports it as an error of the
+        // device, where the host's processor would accept it.
+        .flag_if_supported("-fsanitize=alignment")
+        .flag_if_supported("-fsanitize-undefined-trap-on-error")
         .include(here.join("cpp"))
         .include(here.join("../../gpu/kernels"))
         .file(unit)
