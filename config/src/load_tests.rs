@@ -258,6 +258,7 @@ fn full() -> ServerSettings {
     settings.http.tls_key_file = Some("k".into());
     settings.model.temperature = Some(0.5);
     settings.kv.host_mib = Some(1);
+    settings.model.chat_template = Some("a".into());
     settings
 }
 

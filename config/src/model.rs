@@ -20,12 +20,16 @@ settings! {
         /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
-        /// Form in which the model writes tool calls. auto: the form that the model's chat template shows, or the form
-        /// of the Hermes models for a template without tools; none: requests with tools are refused.
+        /// File with a chat template (Jinja) that replaces the model's. With a mock device, the template decides the forms
+        /// of calls and of reasoning (docs/mock.md).
+        chat_template: Option<String> = None, as Kind::File, flag "chat-template";
+        /// Form in which the model writes tool calls. auto: the form that the model's response template describes or
+        /// its chat template shows, or the form of the Hermes models for a template without tools; none: requests with
+        /// tools are refused.
         tool_parser: ToolParser = ToolParser::Auto, flag "tool-parser";
         /// Tags that the model writes around its reasoning. Answers have the text between the tags apart from the
-        /// content. auto: the tags that the model's chat template or vocabulary shows; none: reasoning stays in the
-        /// content.
+        /// content. auto: the tags that the model's response template, chat template or vocabulary shows; none:
+        /// reasoning stays in the content.
         reasoning_parser: ReasoningParser = ReasoningParser::Auto, flag "reasoning-parser";
         /// Temperature of requests that state none; 0 takes the most likely token. Without this setting: the
         /// temperature that the checkpoint recommends, otherwise 1.

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
-use tiercel_config::{KvElement, Policy, ServerSettings};
+use tiercel_config::{KvElement, Policy, ServerSettings, ToolParser};
 use tiercel_tests::{TestServer, events};
+
+/// File with replies of a mock device.
+const REPLIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/replies/hermes.toml");
 
 fn chat(extra: Value) -> Value {
     let mut body = json!({
@@ -135,6 +138,8 @@ fn answers_and_chunks_have_the_fingerprint_of_the_server() {
     assert_eq!(first, fingerprint(|settings| settings.engine.use_policy(Policy::Fcfs)));
     assert_ne!(first, fingerprint(|settings| settings.kv.element = KvElement::F32));
     assert_ne!(first, fingerprint(|settings| settings.model.temperature = Some(0.0)));
+    assert_ne!(first, fingerprint(|settings| settings.model.tool_parser = ToolParser::Mistral));
+    assert_ne!(first, fingerprint(|settings| settings.mock.replies_file = Some(REPLIES.into())));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the program, the model and the settings that the texts of answers depend on stay the same. A client that sends a
 //! request with a `seed` twice can expect equal texts only if the fingerprints of both answers are equal.
 
+use crate::text::Forms;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -32,23 +33,35 @@ pub(crate) fn of_files(files: &ModelFiles) -> io::Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`. `model` is the hash of the server's model,
-/// `device` is the name of the device that computes, and `sampling` are the default sampling parameters.
-pub(crate) fn of_server(
-    settings: &ServerSettings,
-    (model, device): (blake3::Hash, &str),
-    sampling: &SamplingParams,
-) -> String {
+/// Served model, as far as the texts of answers depend on it.
+pub(crate) struct Served<'a> {
+    /// Hash of the model's files; of a mock device, hash of its profile and its replies.
+    pub(crate) model: blake3::Hash,
+    /// Name of the device that computes.
+    pub(crate) device: &'a str,
+    /// Sources of the chat templates.
+    pub(crate) templates: Vec<&'a str>,
+    /// Forms in which answers are searched for calls and reasoning.
+    pub(crate) forms: &'a Forms,
+    /// Default sampling parameters.
+    pub(crate) sampling: &'a SamplingParams,
+}
+
+/// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`.
+pub(crate) fn of_server(settings: &ServerSettings, served: &Served<'_>) -> String {
     let mut hasher = blake3::Hasher::new();
     // Hash the file of the program, because two builds of one version can differ. If the program cannot read the file,
     // the fingerprint shows only the version of the program.
     if let Err(error) = std::env::current_exe().and_then(|path| add_file(&mut hasher, &path)) {
         tracing::debug!(%error, "the system fingerprint does not cover the program's file");
     }
+    let Served { model, device, templates, forms, sampling } = served;
     hasher.update(model.as_bytes());
     let kv = (&settings.kv.element, settings.kv.block_size);
     let of_text = (&settings.model.weights, kv, settings.device.exact);
-    hasher.update(format!("{device} {of_text:?} {sampling:?}").as_bytes());
+    let parsers = (forms.tools, forms.reasoning, forms.template.is_some());
+    let whole = format!("{device} {of_text:?} {parsers:?} {templates:?} {sampling:?}");
+    hasher.update(whole.as_bytes());
     let hash = hasher.finalize().to_hex();
     format!("tiercel-{}-{}", env!("CARGO_PKG_VERSION"), &hash[..DIGITS])
 }
@@ -89,6 +102,7 @@ fn add_file(hasher: &mut blake3::Hasher, path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use tiercel_config::{DeviceKind, KvElement, Weights};
+    use tiercel_dialect::{ReasoningDialect, ToolDialect};
 
     fn model(files: &[(&str, &[u8])]) -> blake3::Hash {
         let dir = tempfile::tempdir().unwrap();
@@ -98,8 +112,16 @@ mod tests {
         of_files(&ModelFiles::HfDir(dir.path().to_owned())).unwrap()
     }
 
-    fn server(settings: &ServerSettings, sampling: &SamplingParams) -> String {
-        of_server(settings, (blake3::hash(b"model"), "cpu"), sampling)
+    fn served<'a>(forms: &'a Forms, sampling: &'a SamplingParams) -> Served<'a> {
+        let model = blake3::hash(b"model");
+        Served { model, device: "cpu", templates: vec!["{{ messages }}"], forms, sampling }
+    }
+
+    fn server(settings: &ServerSettings, change: impl FnOnce(&mut Served<'_>)) -> String {
+        let (forms, sampling) = (Forms::default(), SamplingParams::default());
+        let mut served = served(&forms, &sampling);
+        change(&mut served);
+        of_server(settings, &served)
     }
 
     #[test]
@@ -128,15 +150,14 @@ mod tests {
 
     #[test]
     fn only_settings_that_texts_depend_on_change_the_fingerprint() {
-        let defaults = SamplingParams::default();
-        let original = server(&ServerSettings::default(), &defaults);
+        let original = server(&ServerSettings::default(), |_| ());
         let form = format!("tiercel-{}-", env!("CARGO_PKG_VERSION"));
         let digits = original.strip_prefix(&form).unwrap();
         assert!(digits.len() == 12 && digits.chars().all(|digit| digit.is_ascii_hexdigit()));
         let changed = |change: fn(&mut ServerSettings)| {
             let mut settings = ServerSettings::default();
             change(&mut settings);
-            server(&settings, &defaults) != original
+            server(&settings, |_| ()) != original
         };
         assert!(!changed(|settings| settings.http.max_connections = 7));
         assert!(!changed(|settings| settings.engine.scheduler.max_num_seqs = 7));
@@ -145,9 +166,26 @@ mod tests {
         assert!(changed(|settings| settings.kv.element = KvElement::Bf16));
         assert!(changed(|settings| settings.kv.element = KvElement::Q8));
         assert!(changed(|settings| settings.device.exact = true));
+    }
+
+    #[test]
+    fn another_model_device_template_parser_or_sampling_changes_the_fingerprint() {
+        let settings = ServerSettings::default();
+        let original = server(&settings, |_| ());
         let greedy = SamplingParams::greedy();
-        assert_ne!(server(&ServerSettings::default(), &greedy), original);
-        let gpu = of_server(&ServerSettings::default(), (blake3::hash(b"model"), "gpu"), &defaults);
-        assert_ne!(gpu, original);
+        let calls = Forms { tools: Some(ToolDialect::Hermes), ..Forms::default() };
+        let reasoning = Forms { reasoning: Some(ReasoningDialect::Think), ..Forms::default() };
+        let changed = [
+            server(&settings, |served| served.model = blake3::hash(b"other")),
+            server(&settings, |served| served.device = "gpu"),
+            server(&settings, |served| served.templates = vec!["{{ messages }} "]),
+            server(&settings, |served| served.templates.push("{{ messages }}")),
+            of_server(&settings, &served(&calls, &SamplingParams::default())),
+            of_server(&settings, &served(&reasoning, &SamplingParams::default())),
+            of_server(&settings, &served(&Forms::default(), &greedy)),
+        ];
+        for (index, changed) in changed.iter().enumerate() {
+            assert_ne!(*changed, original, "{index}");
+        }
     }
 }

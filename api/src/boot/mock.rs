@@ -32,7 +32,8 @@ pub(crate) fn open(
         )));
     }
     let name = format!("mock-{}", profile.name);
-    let hash = blake3::hash(format!("{profile:?}").as_bytes());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(format!("{profile:?}").as_bytes());
     let mut options = MockOptions::new(profile, clock.clone());
     let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);
     let (device_blocks, host_blocks) =
@@ -47,26 +48,33 @@ pub(crate) fn open(
     if let Some(path) = &settings.mock.faults_file {
         options.faults = MockFaults::from_file(Path::new(path)).map_err(refused)?;
     }
-    let text = match &settings.mock.replies_file {
-        Some(path) => {
-            let replies = Arc::new(Replies::read(Path::new(path)).map_err(refused)?);
-            let vocabulary = replies.vocabulary();
-            options.vocab_size = options.vocab_size.max(vocabulary.len());
-            tracing::warn!(
-                device = name,
-                replies = replies.len(),
-                "serving a mock device, which returns the replies of {path}, and made-up text for other prompts"
-            );
-            options.script = Some(replies);
-            Text::of_mock(vocabulary)
-        }
-        None => {
-            tracing::warn!(device = name, "serving a mock device, which returns made-up text");
-            Text::of_mock(Arc::default())
-        }
-    };
+    let replies = replies(settings, &name)?;
+    let vocabulary = replies.as_ref().map(Replies::vocabulary).unwrap_or_default();
+    if let Some(replies) = replies {
+        options.vocab_size = options.vocab_size.max(vocabulary.len());
+        hasher.update(replies.hash().as_bytes());
+        options.script = Some(Arc::new(replies));
+    }
+    let chat_template = settings.model.chat_template.as_deref().map(Path::new);
+    let text = Text::of_mock(vocabulary, chat_template).map_err(refused)?;
     let sampling = with_temperature(SamplingParams::default(), &settings.model);
-    Ok(Loaded { device: MockDevice::open(options), text, name, hash, sampling })
+    let (device, hash) = (MockDevice::open(options), hasher.finalize());
+    Ok(Loaded { device, text, name, hash, sampling })
+}
+
+/// Reads the replies that the settings name, and logs what the mock device `device` answers with.
+fn replies(settings: &ServerSettings, device: &str) -> Result<Option<Replies>, BootError> {
+    let Some(path) = &settings.mock.replies_file else {
+        tracing::warn!(device, "serving a mock device, which returns made-up text");
+        return Ok(None);
+    };
+    let replies = Replies::read(Path::new(path)).map_err(refused)?;
+    tracing::warn!(
+        device,
+        replies = replies.len(),
+        "serving a mock device, which returns the replies of {path}, and made-up text for other prompts"
+    );
+    Ok(Some(replies))
 }
 
 fn refused(error: impl std::fmt::Display) -> BootError {

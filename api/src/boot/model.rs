@@ -2,6 +2,7 @@
 
 use crate::boot::{BootError, fingerprint};
 use crate::text::Text;
+use std::path::Path;
 use tiercel_config::{DeviceKind, KvElement, ModelSettings, ServerSettings, Weights};
 use tiercel_device::{Clock, Device, SamplingParams};
 use tiercel_gpu::{KvType, WeightFormat, cuda};
@@ -65,7 +66,8 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         BootError::Model(format!("{}: {error}", files.path().display()))
     };
     // Read the tokenizer before the weights, which take long, so that an error in the tokenizer shows at once.
-    let text = Text::of_model(&files).map_err(|error| failed(&error))?;
+    let chat_template = settings.model.chat_template.as_deref().map(Path::new);
+    let text = Text::of_model(&files, chat_template).map_err(|error| failed(&error))?;
     let hash = fingerprint::of_files(&files).map_err(|error| failed(&error))?;
     let sampling = match settings.model.generation_config {
         true => recommended(&files).map_err(|error| failed(&error))?,

@@ -1,6 +1,7 @@
 //! The life of a server: loading, serving, draining.
 
 use crate::boot::app::Model;
+use crate::boot::fingerprint::Served;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
 use crate::boot::{
@@ -216,7 +217,16 @@ async fn launch(
             model::beside(move || model::load(&settings, stop)).await?
         }
     };
-    let fingerprint = fingerprint::of_server(settings, (hash, &device.info.name), &sampling);
+    let forms = text.forms(&settings.model);
+    forms.log();
+    let served = Served {
+        model: hash,
+        device: &device.info.name,
+        templates: text.templates(),
+        forms: &forms,
+        sampling: &sampling,
+    };
+    let fingerprint = fingerprint::of_server(settings, &served);
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
@@ -235,8 +245,6 @@ async fn launch(
         [] => vec![name],
         names => names.to_vec(),
     };
-    let forms = text.forms(&settings.model);
-    forms.log();
     let model = Model { text: Arc::new(text), names, sampling, fingerprint, forms };
     app.ready(Serving::new(engine.clone(), model, &settings.engine, app.clock.clone()));
     Ok(engine)

@@ -81,7 +81,7 @@ impl ChatRequest {
         let mut common = Common::read(&fields, (model, rights))?;
         common.sampling.logprobs = chat_logprobs(&fields)?;
         let offer = Offer::read(&fields)?;
-        if offer.is_open() && model.forms.tools.is_none() {
+        if offer.is_open() && !model.forms.has_calls() {
             let why = "this server knows no form of tool calls for its model; leave 'tools' out, send \
                        tool_choice \"none\", or have model.tool_parser set";
             return Err(ApiError::unsupported("tools", why));

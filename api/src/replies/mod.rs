@@ -45,6 +45,15 @@ impl Replies {
         self.vocabulary.clone()
     }
 
+    /// Returns a hash of the replies, for the system fingerprint.
+    pub(crate) fn hash(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for (reply, _) in &self.replies {
+            hasher.update(format!("{reply:?}").as_bytes());
+        }
+        hasher.finalize()
+    }
+
     /// Returns the number of the replies.
     pub(crate) fn len(&self) -> usize {
         self.replies.len()
@@ -182,6 +191,15 @@ mod tests {
         assert_eq!(of("plain").as_deref(), Some("$1"));
         let long = of(&format!("echo {}", "ü".repeat(MAX_TEXT_BYTES))).unwrap();
         assert_eq!(long.len(), MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn other_replies_have_another_hash() {
+        let hash = |text: &str| replies(text).hash();
+        let first = hash("[[reply]]\nregex = 'a'\ntext = 'b'\n");
+        assert_eq!(first, hash("# A comment.\n[[reply]]\nregex = 'a'\ntext = \"b\"\n"));
+        assert_ne!(first, hash("[[reply]]\nregex = 'a'\ntext = 'c'\n"));
+        assert_ne!(first, hash("[[reply]]\nregex = 'c'\ntext = 'b'\n"));
     }
 
     #[test]

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiercel_config::{ModelSettings, ReasoningParser, ToolParser};
 use tiercel_device::TokenId;
-use tiercel_dialect::{ReasoningDialect, ToolDialect};
+use tiercel_dialect::{ReasoningDialect, ResponseTemplate, ToolDialect};
 
 /// Texts that stand inside calls or close calls, and that are special tokens of some vocabularies.
 const INNER: &[&str] = &["</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_end|>"];
 
 /// Forms in which a model writes tool calls and reasoning.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Forms {
+    /// Response template of the model, by which answers are parsed; `None` if the model has none that the server can
+    /// follow, or if the settings state a form. The other fields then serve grammars and budgets of reasoning only.
+    pub(crate) template: Option<Arc<ResponseTemplate>>,
     /// Form of tool calls; `None` if the server knows no form of the model, or if the settings turn parsing off.
     pub(crate) tools: Option<ToolDialect>,
     /// Tags around reasoning; `None` if the model has no tags that the server knows, or if the settings turn parsing
@@ -36,6 +39,8 @@ pub(crate) struct Signs<'a> {
     /// Source of the chat template for conversations with tools. `None` if the model has no template that writes tools;
     /// the server then spells tools out in the form of the Hermes models.
     pub(crate) tools_template: Option<&'a str>,
+    /// Response template of the model.
+    pub(crate) response: Option<Arc<ResponseTemplate>>,
     /// Tokens of the vocabulary that look like markup: id, text, and whether the token is special.
     pub(crate) tokens: Vec<(TokenId, &'a str, bool)>,
 }
@@ -59,13 +64,25 @@ impl Forms {
                 ReasoningDialect::ALL.into_iter().find(|dialect| dialect.name() == stated.word())
             }
         };
+        let is_auto = settings.tool_parser == ToolParser::Auto
+            && settings.reasoning_parser == ReasoningParser::Auto;
+        // A template that lacks a part of the answers that the model shows is not used.
+        let is_whole = |template: &Arc<ResponseTemplate>| {
+            (template.has_calls() || tools.is_none())
+                && (template.has_reasoning() || reasoning.is_none())
+        };
+        let template = signs.response.clone().filter(|template| is_auto && is_whole(template));
         let tags = reasoning.map(|dialect| [dialect.open_tag(), dialect.close_tag()]);
         let tags: BTreeSet<&str> = tags.into_iter().flatten().collect();
         let triggers = tools.map_or(&[][..], ToolDialect::triggers).iter().chain(INNER).copied();
         let all: BTreeSet<&str> = tags.iter().copied().chain(triggers).collect();
-        let special = |wanted: &BTreeSet<&str>| -> Arc<[TokenId]> {
+        let special = |wanted: &BTreeSet<&str>, with_calls: bool| -> Arc<[TokenId]> {
+            let is_markup = |text: &str| match &template {
+                Some(template) => template.marks(text, with_calls),
+                None => wanted.contains(text),
+            };
             let tokens =
-                signs.tokens.iter().filter(|(_, text, special)| *special && wanted.contains(text));
+                signs.tokens.iter().filter(|(_, text, special)| *special && is_markup(text));
             tokens.map(|(id, _, _)| *id).collect()
         };
         let by_text = |all: bool| {
@@ -73,17 +90,29 @@ impl Forms {
             Arc::new(tokens.map(|(id, text, _)| ((*text).to_owned(), *id)).collect())
         };
         Forms {
-            tools,
-            reasoning,
-            markup: special(&all),
-            reasoning_markup: special(&tags),
+            markup: special(&all, true),
+            reasoning_markup: special(&tags, false),
             special: by_text(false),
             tokens: by_text(true),
+            template,
+            tools,
+            reasoning,
         }
+    }
+
+    /// Whether the server can parse calls of the model.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.template.as_ref().map_or(self.tools.is_some(), |template| template.has_calls())
     }
 
     /// Logs the forms of the served model.
     pub(crate) fn log(&self) {
+        if self.template.is_some() {
+            tracing::info!(
+                "the model's response_template is the form of tool calls and of reasoning"
+            );
+            return;
+        }
         let tool_parser = self.tools.map_or("none", ToolDialect::name);
         let reasoning_parser = self.reasoning.map_or("none", ReasoningDialect::name);
         tracing::info!(tool_parser, reasoning_parser, "forms of tool calls and of reasoning");
@@ -98,7 +127,7 @@ mod tests {
 
     fn signs<'a>(template: &'a str, tools: bool) -> Signs<'a> {
         let tokens = vec![(7, "<tool_call>", true), (8, "</think>", true), (9, "<think>", false)];
-        Signs { template, tools_template: tools.then_some(template), tokens }
+        Signs { template, tools_template: tools.then_some(template), response: None, tokens }
     }
 
     #[test]
@@ -124,6 +153,35 @@ mod tests {
         assert_eq!((forms.tools, forms.reasoning), (Some(ToolDialect::Hermes), None));
         let unknown = Signs { tokens: vec![], ..signs("{{ tools }}", true) };
         assert_eq!(Forms::of(&unknown, &ModelSettings::default()).tools, None);
+    }
+
+    #[test]
+    fn a_response_template_is_the_form_unless_settings_state_one() {
+        let response = ResponseTemplate::read(&serde_json::json!({
+            "start_anchor": "a",
+            "fields": {"tool_calls": {"open": "<tool_call>", "content": "json"}, "thinking": {"open": "<t>"}},
+        }));
+        let response = Some(Arc::new(response.unwrap()));
+        let signs = Signs { response, ..signs("{{ tools }}", true) };
+        let forms = Forms::of(&signs, &ModelSettings::default());
+        assert!(forms.template.is_some() && forms.has_calls());
+        assert_eq!(forms.tools, Some(ToolDialect::Hermes), "the form of grammars");
+        assert_eq!((&forms.markup[..], &forms.reasoning_markup[..]), (&[7][..], &[][..]));
+        let calls = serde_json::json!({"tool_calls": {"open": "<tool_call>", "content": "json"}});
+        let thoughts = serde_json::json!({"thinking": {"open": "<think>"}});
+        for fields in [calls, thoughts] {
+            let part = serde_json::json!({"start_anchor": "a", "fields": fields});
+            let response = Some(Arc::new(ResponseTemplate::read(&part).unwrap()));
+            let tokens = signs.tokens.clone();
+            let forms = Forms::of(&Signs { response, tokens, ..signs }, &ModelSettings::default());
+            assert!(forms.template.is_none(), "calls or reasoning are missing");
+        }
+        for settings in [
+            ModelSettings { tool_parser: ToolParser::None, ..ModelSettings::default() },
+            ModelSettings { reasoning_parser: ReasoningParser::None, ..ModelSettings::default() },
+        ] {
+            assert!(Forms::of(&signs, &settings).template.is_none());
+        }
     }
 
     #[test]

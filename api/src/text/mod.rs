@@ -10,19 +10,26 @@ pub(crate) use forms::Forms;
 
 use forms::Signs;
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 use tiercel_config::ModelSettings;
 use tiercel_device::TokenId;
+use tiercel_dialect::ResponseTemplate;
 use tiercel_grammar::TokenText;
 
 use tiercel_model::source::ModelFiles;
-use tiercel_model::template::{ChatTemplate, Conversation, Ending, Prompt, TemplateError};
+use tiercel_model::template::{
+    ChatTemplate, Conversation, Ending, Prompt, TemplateError, response_template,
+};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError, Utf8Decoder};
 
 /// Tokenizer and chat template of a model, or the mock device's vocabulary of bytes, with the tokens that end an
 /// answer.
 pub(crate) struct Text {
     kind: Kind,
+    /// Chat template, or the reason why it cannot be used and chat completions are not available. `None` for a mock
+    /// device without a chat template, which needs none.
+    template: Option<Result<ChatTemplate, String>>,
     end_tokens: Vec<TokenId>,
 }
 
@@ -60,8 +67,8 @@ enum Kind {
 
 struct Model {
     tokenizer: Tokenizer,
-    /// Chat template of the model, or the reason why it cannot be used and chat completions are not available.
-    template: Result<ChatTemplate, String>,
+    /// Response template of the model, if the model has one that the server can follow.
+    response: Option<Arc<ResponseTemplate>>,
 }
 
 impl Text {
@@ -73,37 +80,66 @@ impl Text {
     /// tokens that are no bytes, the marks of a chat message have no text, and all others have made-up texts.
     #[cfg(test)]
     pub(crate) fn of_bytes() -> Text {
-        Text::of_mock(Arc::default())
+        Text::of_mock(Arc::default(), None).expect("a mock device needs no chat template")
     }
 
     /// Returns the text handling of a mock device, which has no model. `vocabulary` is the vocabulary of the mock
-    /// device.
-    pub(crate) fn of_mock(vocabulary: Arc<MockVocabulary>) -> Text {
-        Text { kind: Kind::Bytes(vocabulary), end_tokens: vec![bytes::END] }
-    }
-
-    /// Opens a model's tokenizer and chat template. A chat template that cannot be used is no error, because text
-    /// completions need none.
+    /// device. `chat_template` is the file of a chat template, which decides the forms of calls and of reasoning.
     ///
     /// # Errors
-    /// If the model's tokenizer cannot be read.
-    pub(crate) fn of_model(files: &ModelFiles) -> Result<Text, String> {
+    /// If the chat template cannot be used.
+    pub(crate) fn of_mock(
+        vocabulary: Arc<MockVocabulary>,
+        chat_template: Option<&Path>,
+    ) -> Result<Text, String> {
+        let template = chat_template.map(|path| stated(path, None)).transpose()?;
+        let end_tokens = vec![bytes::END];
+        Ok(Text { kind: Kind::Bytes(vocabulary), template: template.map(Ok), end_tokens })
+    }
+
+    /// Opens a model's tokenizer and chat template. A chat template of the model that cannot be used is no error,
+    /// because text completions need none. `chat_template` is the file of a chat template that replaces the model's.
+    ///
+    /// # Errors
+    /// If the model's tokenizer cannot be read, or if the file `chat_template` cannot be used.
+    pub(crate) fn of_model(
+        files: &ModelFiles,
+        chat_template: Option<&Path>,
+    ) -> Result<Text, String> {
         let tokenizer = Tokenizer::from_files(files).map_err(|error| error.to_string())?;
-        let template =
-            ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string());
+        let template = match chat_template {
+            Some(path) => Ok(stated(path, Some(&tokenizer))?),
+            None => ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string()),
+        };
         if let Err(why) = &template {
             tracing::warn!("chat completions are not available: {why}");
         }
+        let response = response_template(files).map_err(|error| error.to_string())?;
+        let response = response.and_then(|response| {
+            let read = ResponseTemplate::read(&response);
+            let unused =
+                |error| tracing::warn!("the model's response template is not used: {error}");
+            read.map_err(unused).ok().map(Arc::new)
+        });
         let end_tokens = tokenizer.special().ends.clone();
-        Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
+        let kind = Kind::Model(Box::new(Model { tokenizer, response }));
+        Ok(Text { kind, template: Some(template), end_tokens })
     }
 
     /// Returns whether conversations can be rendered as prompts, so that chat completions are available.
     pub(crate) fn has_chat(&self) -> bool {
-        match &self.kind {
-            Kind::Bytes(_) => true,
-            Kind::Model(model) => model.template.is_ok(),
-        }
+        self.template.as_ref().is_none_or(Result::is_ok)
+    }
+
+    /// Returns the sources of the model's chat templates; none if the model has no usable chat template.
+    pub(crate) fn templates(&self) -> Vec<&str> {
+        let template = self.usable_template();
+        let source = template.map(ChatTemplate::source);
+        source.into_iter().chain(template.and_then(ChatTemplate::tools_source)).collect()
+    }
+
+    fn usable_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref().and_then(|template| template.as_ref().ok())
     }
 
     /// Returns the end tokens of the model, which end an answer unless the request ignores them (`ignore_eos`).
@@ -134,19 +170,21 @@ impl Text {
     pub(crate) fn encode_chat(&self, conversation: &Conversation) -> Result<Prompt, TextError> {
         match &self.kind {
             Kind::Bytes(vocabulary) => {
+                let tail = self.usable_template().map(|template| template.tail(conversation));
+                let tail = tail.transpose()?.unwrap_or_default();
                 let conversation = conversation.clone().spelled_out("tool");
                 let open = conversation.ending == Ending::Open;
                 let mut tokens = vocabulary.encode_chat(conversation.texts(), open);
                 if conversation.ending == Ending::Continued {
                     tokens.pop();
                 }
-                Ok(Prompt { tokens, tail: String::new() })
+                Ok(Prompt { tokens, tail })
             }
-            Kind::Model(model) => {
-                let missing = |why: &String| TextError::Unreadable(why.clone());
-                let template = model.template.as_ref().map_err(missing)?;
-                Ok(template.encode(&model.tokenizer, conversation)?)
-            }
+            Kind::Model(model) => match &self.template {
+                Some(Ok(template)) => Ok(template.encode(&model.tokenizer, conversation)?),
+                Some(Err(why)) => Err(TextError::Unreadable(why.clone())),
+                None => Err(TextError::Unreadable("the model has no chat template".into())),
+            },
         }
     }
 
@@ -169,25 +207,26 @@ impl Text {
 
     /// Returns the forms in which the model writes tool calls and reasoning.
     pub(crate) fn forms(&self, settings: &ModelSettings) -> Forms {
+        let template = self.usable_template();
+        let tools_template = template.and_then(ChatTemplate::tools_source);
         let signs = match &self.kind {
-            // The mock device spells tools out in the form of the Hermes models, and its replies may have reasoning.
+            // Without a chat template, the mock device spells tools out in the form of the Hermes models, and its replies may have reasoning.
             Kind::Bytes(vocabulary) => {
                 let token = |tag| match vocabulary.encode(tag)[..] {
                     [token] => Some((token, tag, false)),
                     _ => None,
                 };
                 let tokens = ["<think>", "</think>"].into_iter().filter_map(token).collect();
-                let template = vocabulary.cut().map_or("", |_| "<think></think>");
-                Signs { template, tools_template: None, tokens }
+                let made_up = vocabulary.cut().map_or("", |_| "<think></think>");
+                let template = template.map_or(made_up, ChatTemplate::source);
+                Signs { template, tools_template, response: None, tokens }
             }
-            Kind::Model(model) => {
-                let template = model.template.as_ref().ok();
-                Signs {
-                    template: template.map_or("", ChatTemplate::source),
-                    tools_template: template.and_then(ChatTemplate::tools_source),
-                    tokens: model.tokenizer.markup().collect(),
-                }
-            }
+            Kind::Model(model) => Signs {
+                template: template.map_or("", ChatTemplate::source),
+                tools_template,
+                response: model.response.clone(),
+                tokens: model.tokenizer.markup().collect(),
+            },
         };
         Forms::of(&signs, settings)
     }
@@ -255,6 +294,12 @@ impl Text {
     }
 }
 
+/// Reads the chat template that the settings name.
+fn stated(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, String> {
+    let failed = |error| format!("the chat template {}: {error}", path.display());
+    ChatTemplate::from_file(path, tokenizer).map_err(failed)
+}
+
 /// Streaming decoder: turns tokens into text one by one, and never returns part of a character.
 pub(crate) enum StreamDecoder {
     Bytes(Arc<MockVocabulary>, Utf8Decoder),
@@ -284,7 +329,29 @@ impl StreamDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use tiercel_dialect::{ReasoningDialect, ToolDialect};
+
+    #[test]
+    fn a_stated_chat_template_decides_the_forms_of_a_mock_device() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let source = "{% if not messages %}{{ raise_exception('empty') }}{% endif %}{{ tools }}[TOOL_CALLS]\n<think>\n";
+        std::fs::write(file.path(), source).unwrap();
+        let vocabulary = Arc::new(MockVocabulary::of_replies(["Hi"].into_iter()));
+        let text = Text::of_mock(vocabulary.clone(), Some(file.path())).unwrap();
+        let forms = text.forms(&ModelSettings::default());
+        assert_eq!(forms.tools, Some(ToolDialect::Mistral));
+        let plain = Text::of_mock(vocabulary, None).unwrap();
+        assert_eq!(plain.forms(&ModelSettings::default()).tools, Some(ToolDialect::Hermes));
+        let conversation = Conversation::of_texts(&[("user", "Hi")], Ending::Open);
+        let (stated, made_up) = (text.encode_chat(&conversation), plain.encode_chat(&conversation));
+        let (stated, made_up) = (stated.unwrap(), made_up.unwrap());
+        assert!(ReasoningDialect::Think.is_open(&stated.tail), "{stated:?}");
+        assert_eq!((stated.tokens, made_up.tail), (made_up.tokens, String::new()));
+        assert_eq!((text.templates().len(), plain.templates().len()), (2, 0));
+        assert!(text.encode_chat(&Conversation::default()).is_err(), "the template refuses it");
+        let error = Text::of_mock(Arc::default(), Some(Path::new("/no/such/file"))).err().unwrap();
+        assert!(error.contains("/no/such/file"), "{error}");
+    }
 
     #[test]
     fn a_model_with_a_broken_chat_template_completes_texts() {
@@ -295,7 +362,7 @@ mod tests {
             std::fs::copy(tokenizer.join(file), dir.path().join(file)).unwrap();
         }
         std::fs::write(dir.path().join("chat_template.jinja"), "{% if %}").unwrap();
-        let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned())).unwrap();
+        let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned()), None).unwrap();
         assert!(!text.encode("Hello", true).unwrap().is_empty());
         assert!(!text.has_chat());
         let conversation = Conversation::of_texts(&[("user", "Hello")], Ending::Open);

@@ -23,6 +23,7 @@ mod tests;
 
 pub use conversation::{Conversation, Ending, Message};
 pub use error::TemplateError;
+pub use source::response_template;
 
 use crate::source::ModelFiles;
 use crate::tokenizer::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer};
@@ -33,13 +34,14 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, context};
 use source::{CHATML, SOURCE_BYTES_MAX, Sources};
 use std::io::{self, Write};
+use std::path::Path;
 use tiercel_device::TokenId;
 
 /// Maximum number of minijinja instructions for one rendering of a chat template. A conversation of thousands of
 /// messages needs fewer instructions.
 const FUEL: u64 = 20_000_000;
 /// Maximum length of [`Prompt::tail`], characters.
-const TAIL_CHARS: usize = 64;
+const TAIL_CHARS: usize = 512;
 
 /// Mark at the end of a message that the model continues: a noncharacter, which Unicode reserves for use inside
 /// programs. A space follows the mark. If the rendered text lacks this space, the template removes spaces at the end of
@@ -51,7 +53,7 @@ const END_MARK: char = '\u{FDD1}';
 pub struct Prompt {
     /// Tokens of the rendered conversation.
     pub tokens: Vec<TokenId>,
-    /// Last characters of the rendered conversation, at most 64. The tail shows whether the template has begun the
+    /// Last characters of the rendered conversation, at most 512. The tail shows whether the template has begun the
     /// answer, for example with the tag that opens reasoning.
     pub tail: String,
 }
@@ -106,6 +108,23 @@ impl ChatTemplate {
         })
     }
 
+    /// Reads and compiles a chat template from a file, in place of a model's own. Without a tokenizer, the texts of the
+    /// special tokens are empty.
+    ///
+    /// # Errors
+    /// [`TemplateError`] for an unreadable file, and for a template that is too long or does not compile.
+    pub fn from_file(
+        path: &Path,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<ChatTemplate, TemplateError> {
+        let none = SpecialTokens::default();
+        let special = tokenizer.map_or(&none, Tokenizer::special);
+        ChatTemplate::new(Sources::of_file(path)?, special, &|token| {
+            let bytes = tokenizer.map(|tokenizer| tokenizer.token_bytes(token));
+            String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
+        })
+    }
+
     fn new(
         sources: Sources,
         special: &SpecialTokens,
@@ -157,9 +176,16 @@ impl ChatTemplate {
     ) -> Result<Prompt, TemplateError> {
         let protected = conversation.map_texts(&|text| tokenizer.protect(text).into_owned());
         let text = self.rendered(protected)?;
-        let tail: Vec<char> = Tokenizer::unprotected(&text).rev().take(TAIL_CHARS).collect();
-        let tail = tail.into_iter().rev().collect();
+        let tail = tail(Tokenizer::unprotected(&text));
         Ok(Prompt { tokens: tokenizer.encode_markup(&text)?, tail })
+    }
+
+    /// Renders a conversation, and returns the last characters of the text, as in [`Prompt::tail`].
+    ///
+    /// # Errors
+    /// The errors of [`ChatTemplate::render`].
+    pub fn tail(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        Ok(tail(self.render(conversation)?.chars()))
     }
 
     /// Renders a conversation as text with markup. The text contains the beginning-of-text token if the template writes
@@ -252,6 +278,11 @@ fn cut_at_end_mark(mut rendered: String) -> Result<String, TemplateError> {
         rendered.truncate(rendered.trim_end().len());
     }
     Ok(rendered)
+}
+
+fn tail(characters: impl DoubleEndedIterator<Item = char>) -> String {
+    let reversed: Vec<char> = characters.rev().take(TAIL_CHARS).collect();
+    reversed.into_iter().rev().collect()
 }
 
 /// Writer that collects the rendered conversation, and fails if the conversation is longer than the longest text that

@@ -36,6 +36,12 @@ impl Sources {
             ModelFiles::HfDir(dir) => of_dir(dir),
         }
     }
+
+    /// Reads the Jinja source of one chat template from a file.
+    pub(super) fn of_file(path: &Path) -> Result<Sources, TemplateError> {
+        let missing = || TemplateError::Template(format!("{} does not exist", path.display()));
+        Ok(Sources { default: Some(of_file(path)?.ok_or_else(missing)?), tool_use: None })
+    }
 }
 
 fn of_gguf(path: &Path) -> Result<Sources, TemplateError> {
@@ -71,6 +77,17 @@ fn of_dir(dir: &Path) -> Result<Sources, TemplateError> {
         }
         other => Sources { default: text(other), tool_use: None },
     })
+}
+
+/// Returns the response template of a model directory: the field `response_template` of `tokenizer_config.json`, which
+/// describes the form of the model's answers. Returns `None` for a model without this field, and for a GGUF file.
+///
+/// # Errors
+/// If `tokenizer_config.json` cannot be read.
+pub fn response_template(files: &ModelFiles) -> Result<Option<Value>, TemplateError> {
+    let ModelFiles::HfDir(dir) = files else { return Ok(None) };
+    let config = read_config(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
+    Ok(config.get("response_template").filter(|template| !template.is_null()).cloned())
 }
 
 fn of_file(path: &Path) -> Result<Option<String>, TemplateError> {
@@ -128,6 +145,18 @@ mod tests {
         for same in ["{% set generation = 1 %}", "{% if generation %}", "{{ generation }} {%", ""] {
             assert_eq!(replaced(same), same);
         }
+    }
+
+    #[test]
+    fn a_directory_may_have_a_response_template() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ModelFiles::HfDir(dir.path().to_owned());
+        assert_eq!(response_template(&files).unwrap(), None);
+        let config = dir.path().join("tokenizer_config.json");
+        std::fs::write(&config, r#"{"response_template": {"fields": {}}}"#).unwrap();
+        assert_eq!(response_template(&files).unwrap(), Some(serde_json::json!({"fields": {}})));
+        std::fs::write(&config, r#"{"response_template": null}"#).unwrap();
+        assert_eq!(response_template(&files).unwrap(), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate_files::Crate;
 use std::path::Path;
 
 /// Source folders of the crates whose structure is checked.
-const CRATES: [&str; 3] = ["actors/policy/src", "actors/src", "api/src"];
+const CRATES: [&str; 4] = ["actors/policy/src", "actors/src", "api/src", "model/dialect/src"];
 
 fn load(root: &str) -> Crate {
     Crate::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(root))

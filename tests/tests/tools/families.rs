@@ -106,9 +106,11 @@ fn a_request_for_one_call_gets_one() {
 fn forbidden_calls_are_not_looked_for() {
     let server = of_family("hermes", ToolParser::Auto);
     let body = question("What is the weather in Paris?", &json!({"tool_choice": "none"}));
-    let (text, _) = ask(&server, &body);
+    let (text, usage) = ask(&server, &body);
     assert!(text["message"]["content"].as_str().unwrap().starts_with("<tool_call>"), "{text}");
     assert!(text["message"].get("tool_calls").is_none());
+    let (_, of_auto) = ask(&server, &question("What is the weather in Paris?", &json!({})));
+    assert_eq!(usage["prompt_tokens"], of_auto["prompt_tokens"], "the prompt shows the tools");
     server.finish();
 }
 

@@ -6,6 +6,7 @@ mod default_model;
 mod families;
 mod preempted;
 mod requests;
+mod response_template;
 
 use serde_json::{Map, Value, json};
 use std::path::Path;

@@ -6,7 +6,7 @@ use crate::openai::tools::{Offer, rules};
 use crate::text::Forms;
 use std::sync::Arc;
 use tiercel_device::TokenId;
-use tiercel_dialect::{Dialects, Parser, Piece, ReasoningDialect, ToolDialect};
+use tiercel_dialect::{Dialects, Parser, Piece, ReasoningDialect, ResponseTemplate, ToolDialect};
 
 /// Part of an answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(crate) enum Part {
 /// Rules for splitting the answers to a request into parts. All choices of a request have the same rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Parsing {
+    /// Response template of the model, and the end of the prompt; `None` if the answers are parsed by their dialects.
+    template: Option<(Arc<ResponseTemplate>, Arc<str>)>,
     dialects: Dialects,
     offer: Offer,
     shown: Arc<[TokenId]>,
@@ -49,11 +51,13 @@ impl Parsing {
         let tools = model.tools.filter(|_| offer.is_open());
         let reasoning_open = model.reasoning.is_some_and(|dialect| dialect.is_open(tail));
         let dialects = Dialects { tools, reasoning: model.reasoning, reasoning_open };
-        let nothing = dialects.tools.is_none() && dialects.reasoning.is_none();
-        let shown = if tools.is_some() { &model.markup } else { &model.reasoning_markup };
+        let template = model.template.clone().map(|template| (template, Arc::from(tail)));
+        let nothing =
+            template.is_none() && dialects.tools.is_none() && dialects.reasoning.is_none();
+        let shown = if offer.is_open() { &model.markup } else { &model.reasoning_markup };
         let closed = |dialect: ReasoningDialect| tail.trim_end().ends_with(dialect.close_tag());
         let closed = model.reasoning.is_some_and(closed);
-        (!nothing).then(|| Parsing { dialects, offer, shown: shown.clone(), closed })
+        (!nothing).then(|| Parsing { template, dialects, offer, shown: shown.clone(), closed })
     }
 
     /// Returns the grammar of the answers. `stated` is the grammar that the request states for the content of the
@@ -68,6 +72,15 @@ impl Parsing {
     ) -> Result<Option<Rule>, ApiError> {
         let reasoning = self.dialects.reasoning.filter(|_| !self.closed);
         let dialects = Dialects { reasoning, ..self.dialects };
+        if let Some(stated) = stated.as_ref().filter(|_| reasoning.is_none())
+            && self.reads().is_in_reasoning()
+        {
+            let message = format!(
+                "'{}' cannot stand beside the reasoning of this model; turn reasoning off",
+                stated.param
+            );
+            return Err(ApiError::unsupported(stated.param.clone(), message));
+        }
         rules::rule(stated, &self.offer, &dialects, model)
     }
 
@@ -82,13 +95,29 @@ impl Parsing {
         &self.shown
     }
 
+    /// Returns the parser of one answer's text.
+    fn reads(&self) -> Parser {
+        let tools = &self.offer.callable;
+        match &self.template {
+            Some((template, tail)) => {
+                Parser::of_template(template, tail, Some(tools).filter(|_| self.offer.is_open()))
+            }
+            None => Parser::new(&self.dialects, tools),
+        }
+    }
+
     /// Returns a parser for one answer.
     pub(crate) fn parser(&self) -> AnswerParser {
+        let parser = self.reads();
+        let in_reasoning = match self.template {
+            Some(_) => parser.is_in_reasoning(),
+            None => self.dialects.reasoning_open,
+        };
         AnswerParser {
-            parser: Parser::new(&self.dialects, &self.offer.callable),
+            parser,
             tools: self.dialects.tools,
             parallel: self.offer.parallel,
-            in_reasoning: self.dialects.reasoning_open,
+            in_reasoning,
             undecided_tokens: 0,
             reasoning_tokens: 0,
             complete_calls: 0,
@@ -197,7 +226,7 @@ fn call_id(dialect: Option<ToolDialect>) -> String {
 mod tests {
     use super::*;
     use crate::openai::fields::Fields;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const CALLS: &str = "<think>\nHm, well.\n</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
                          </tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
@@ -257,6 +286,70 @@ mod tests {
         let mut plain = parsing(true, "").parser();
         parse(&mut plain, "Hm");
         assert_eq!(plain.reasoning_tokens(), 0);
+    }
+
+    #[test]
+    fn a_response_template_parses_the_answers() {
+        let template = json!({
+            "start_anchor": "<turn>model\n",
+            "fields": {
+                "thinking": {"open": "<thought>", "close": "</thought>"},
+                "tool_calls": {"open": "<call>", "close": "</call>", "repeats": true, "content": "json"},
+            },
+        });
+        let template = Some(Arc::new(ResponseTemplate::read(&template).unwrap()));
+        let forms = Forms { template, ..Forms::default() };
+        let text = "Hm.</thought>\nYes. <call>{\"name\": \"f\", \"arguments\": {}}</call><call>";
+        let answer = |body: Value| {
+            let offer = Offer::read(&Fields::root(&body).unwrap()).unwrap();
+            let parsing = Parsing::new(&forms, offer, "<turn>model\n<thought>").unwrap();
+            let mut parser = parsing.parser();
+            let (parts, taken) = parse(&mut parser, text);
+            (content(&parts), begun(&parts), parser.has_calls(), parser.reasoning_tokens(), taken)
+        };
+        let tools = json!([{"function": {"name": "f"}}]);
+        let whole = text.len();
+        let one = whole - "<call>".len();
+        assert_eq!(answer(json!({"tools": tools})), ("Yes.<call>".into(), 1, true, 3, whole));
+        let single = json!({"tools": tools, "parallel_tool_calls": false});
+        assert_eq!(answer(single), ("Yes.".into(), 1, true, 3, one));
+        let none = text[text.find("Yes").unwrap()..].to_owned();
+        assert_eq!(answer(json!({})), (none.clone(), 0, false, 3, whole));
+        assert_eq!(
+            answer(json!({"tools": tools, "tool_choice": "none"})),
+            (none, 0, false, 3, whole)
+        );
+    }
+
+    fn content(parts: &[Part]) -> String {
+        let text = |part: &Part| match part {
+            Part::Content(text) => Some(text.clone()),
+            _ => None,
+        };
+        parts.iter().filter_map(text).collect()
+    }
+
+    #[test]
+    fn grammars_need_a_form_that_the_server_knows() {
+        let template = json!({
+            "start_anchor": "<turn>model\n",
+            "fields": {"thinking": {"open": "<thought>"}, "tool_calls": {"open": "<call>", "content": "json"}},
+        });
+        let template = Some(Arc::new(ResponseTemplate::read(&template).unwrap()));
+        let forms = Forms { template, ..Forms::default() };
+        let rule = |choice: &str, stated: Option<Rule>, tail: &str| {
+            let body = json!({"tools": [{"function": {"name": "f", "strict": true}}], "tool_choice": choice});
+            let offer = Offer::read(&Fields::root(&body).unwrap()).unwrap();
+            let rule = Parsing::new(&forms, offer, tail).unwrap().rule(stated, &forms);
+            rule.map(|rule| rule.is_some()).map_err(|error| error.body()["error"]["param"].clone())
+        };
+        let source = || tiercel_grammar::Source::JsonObject;
+        let stated = || Some(Rule { source: source(), param: "response_format".into() });
+        assert_eq!(rule("auto", None, ""), Ok(false));
+        assert_eq!(rule("required", None, ""), Err(json!("tool_choice")));
+        assert_eq!(rule("auto", stated(), ""), Err(json!("response_format")));
+        assert_eq!(rule("none", stated(), ""), Ok(true));
+        assert_eq!(rule("none", stated(), "<turn>model\n<thought>"), Err(json!("response_format")));
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub(crate) fn rule(
         reasoning_open: dialects.reasoning_open,
         special: &special,
     };
+    if offer.is_open() && dialects.tools.is_none() {
+        return without_dialect(stated, offer);
+    }
     let Some(stated) = stated else { return Ok(of_calls(offer, &output)) };
     if offer.is_open() && offer.demand != Demand::Auto {
         let message =
@@ -55,6 +58,20 @@ pub(crate) fn rule(
     };
     let source = grammar::reply(&output, &loose(offer), offer.parallel, &reply);
     Ok(Some(Rule { source: Source::Lark(source), param: stated.param }))
+}
+
+/// Returns the grammar of answers that may have calls of a form that only the model's response template describes: none,
+/// because the server has no grammar of this form.
+fn without_dialect(stated: Option<Rule>, offer: &Offer) -> Result<Option<Rule>, ApiError> {
+    let (param, advice) = match stated {
+        Some(stated) => (stated.param, "send tool_choice \"none\""),
+        None if offer.demand == Demand::Auto => return Ok(None),
+        None => ("tool_choice".to_owned(), "send tool_choice \"auto\""),
+    };
+    let message = format!(
+        "'{param}' needs a grammar of this model's calls, which the server lacks; {advice}"
+    );
+    Err(ApiError::unsupported(param, message))
 }
 
 /// Returns the grammar of answers that must have calls, or may have calls of functions with `strict`.

@@ -64,6 +64,11 @@ impl ResponseTemplate {
         self.fields.iter().any(|field| field.role == Role::Calls)
     }
 
+    /// Whether the template has a field for reasoning.
+    pub fn has_reasoning(&self) -> bool {
+        self.fields.iter().any(|field| field.role == Role::Reasoning)
+    }
+
     /// Whether a special token with this text is part of a delimiter, so that the decoder must not skip the token.
     /// `with_calls` says whether the delimiters of calls count.
     pub fn marks(&self, text: &str, with_calls: bool) -> bool {
