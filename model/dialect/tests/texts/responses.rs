@@ -1,5 +1,6 @@
 //! Answers in the forms of response templates, parsed whole, by characters and in pieces.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tiercel_dialect::{HELD_BYTES_MAX, Parser, Piece, ResponseTemplate, Tool, Tools};
@@ -158,6 +159,72 @@ fn answers_have_the_parts_that_their_templates_describe() {
         (&objects, "<|im_start|>assistant\nOnce", " upon".to_owned(), "|content: upon".to_owned()),
     ] {
         assert_eq!(parse(template, prompt, &text), expected, "{text:?}");
+    }
+}
+
+/// Pieces of answers, whole and broken.
+const FRAGMENTS: [&str; 36] = [
+    "<|channel>thought\n",
+    "<channel|>",
+    "<|tool_call>call:f",
+    "{a:<|\"|>x<|\"|>}",
+    "<tool_call|>",
+    "<turn|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "\n<function=f>\n",
+    "<parameter=a>\n1\n</parameter>",
+    "</function>\n",
+    "<|channel|>analysis<|message|>",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary to=functions.f json",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "<|START_RESPONSE|>",
+    "<|END_RESPONSE|>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "[{\"tool_name\": \"f\", \"parameters\": {}}]",
+    "{\"name\": \"f\", \"arguments\": {}}",
+    "<|im_end|>",
+    "{}",
+    "<",
+    "<|",
+    "</",
+    "|>",
+    " ",
+    "\n",
+    "Yes",
+    "no ä",
+    "to=f",
+];
+
+proptest! {
+    #[test]
+    fn the_parts_do_not_depend_on_where_the_text_is_split(
+        number in 0..5_usize,
+        fragments in prop::collection::vec(prop::sample::select(FRAGMENTS.to_vec()), 0..14),
+        lengths in prop::collection::vec(1..12_usize, 1..40),
+    ) {
+        let template = [gemma(), qwen(), channels(), actions(), objects()][number].clone();
+        let text = fragments.concat();
+        let mut whole = parser(&template, "");
+        let expected = told([whole.push(&text), whole.finish()].concat());
+        let mut split = parser(&template, "");
+        let (mut pieces, mut rest) = (Vec::new(), text.as_str());
+        for length in lengths.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (part, after) = rest.split_at(rest.ceil_char_boundary(*length));
+            pieces.extend(split.push(part));
+            rest = after;
+        }
+        pieces.extend(split.finish());
+        prop_assert_eq!(told(pieces), expected, "{:?}", text);
     }
 }
 
