@@ -50,8 +50,16 @@ fn step<O: Ops>(
     decoder.forward(ops, batch);
     for rows in decoder.logit_chunks() {
         let logits = decoder.logits(ops, rows.clone());
-        let draw = |row| Draw { row, temperature: 1.0, top_k: 0, top_p: 0.9, min_p: 0.0, at: 0.5 };
-        let draws: Vec<Draw> = (0..rows.len()).map(draw).collect();
+        let draw = |row| Draw {
+            row,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 0.9,
+            min_p: 0.0,
+            at: 0.5,
+            mask: None,
+        };
+        let draws: Vec<Draw<'_>> = (0..rows.len()).map(draw).collect();
         // A device that draws no tokens needs no memory for it.
         let _ = ops.draw_rows(logits, vocab, rows.start, &draws);
     }

@@ -41,10 +41,11 @@ fn multiply<E: Element>(
         return;
     }
     let places = range.start + skip..range.end + skip;
-    for block in places.start / block_size..places.end.div_ceil(block_size) {
+    let (first, last) = (places.start / block_size, places.end.div_ceil(block_size));
+    for (block, elements) in (first..last).zip(&of_blocks[first..last]) {
         let start = places.start.max(block * block_size);
         let end = places.end.min((block + 1) * block_size);
-        let scales = &of_blocks[block][head * blocks.head_len() + block_size * head_dim..];
+        let scales = &elements[head * blocks.head_len() + block_size * head_dim..];
         let first = (start - block * block_size) * E::SCALE_LEN;
         E::multiply(&mut numbers[start - skip..end - skip], &scales[first..]);
     }
