@@ -40,13 +40,12 @@ fn multiply<E: Element>(
     if E::SCALE_LEN == 0 || range.is_empty() {
         return;
     }
-    let places = range.start + skip..range.end + skip;
-    let (first, last) = (places.start / block_size, places.end.div_ceil(block_size));
-    for (block, elements) in (first..last).zip(&of_blocks[first..last]) {
-        let start = places.start.max(block * block_size);
-        let end = places.end.min((block + 1) * block_size);
-        let scales = &elements[head * blocks.head_len() + block_size * head_dim..];
-        let first = (start - block * block_size) * E::SCALE_LEN;
-        E::multiply(&mut numbers[start - skip..end - skip], &scales[first..]);
+    let mut position = range.start;
+    while position < range.end {
+        let (block, slot) = ((position + skip) / block_size, (position + skip) % block_size);
+        let end = range.end.min(position + block_size - slot);
+        let scales = &of_blocks[block][head * blocks.head_len() + block_size * head_dim..];
+        E::multiply(&mut numbers[position..end], &scales[slot * E::SCALE_LEN..]);
+        position = end;
     }
 }
