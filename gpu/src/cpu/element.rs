@@ -16,9 +16,9 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     fn scale(_vector: &[f32]) -> f32 {
         1.0
     }
-    /// Multiplies `numbers[i]` by scale number `i` of the scales stored in `scales`, [`Element::SCALE_LEN`] elements
-    /// each. Does nothing for types without scales.
-    fn multiply(_numbers: &mut [f32], _scales: &[Self]) {}
+    /// Reads scales that are stored from the start of `stored` on, [`Element::SCALE_LEN`] elements each, until `scales`
+    /// is full. Does nothing for types without scales.
+    fn scales(_stored: &[Self], _scales: &mut [f32]) {}
     /// Converts an f32, already divided by its scale, to this element type, rounding to nearest.
     fn narrow(value: f32) -> Self;
     /// Converts a stored element to f32; the conversion is exact.
@@ -115,9 +115,9 @@ impl Element for i8 {
         if scale < Q8_SCALE_MIN { 0.0 } else { scale }
     }
 
-    fn multiply(numbers: &mut [f32], scales: &[i8]) {
-        for (number, scale) in numbers.iter_mut().zip(scales.as_chunks::<4>().0) {
-            *number *= f32::from_ne_bytes(scale.map(i8::cast_unsigned));
+    fn scales(stored: &[i8], scales: &mut [f32]) {
+        for (scale, stored) in scales.iter_mut().zip(stored.as_chunks::<4>().0) {
+            *scale = f32::from_ne_bytes(stored.map(i8::cast_unsigned));
         }
     }
 
@@ -166,10 +166,8 @@ mod tests {
     fn scales_are_read_where_they_were_stored() {
         let bytes: Vec<i8> =
             [0.5_f32, 2.0].iter().flat_map(|scale| scale.to_ne_bytes().map(|b| b as i8)).collect();
-        let mut numbers = [3.0, 5.0];
-        i8::multiply(&mut numbers, &bytes);
-        assert_eq!(numbers, [1.5, 10.0]);
-        f32::multiply(&mut numbers, &[9.0, 9.0]);
-        assert_eq!(numbers, [1.5, 10.0]);
+        let mut scales = [0.0; 2];
+        i8::scales(&bytes, &mut scales);
+        assert_eq!(scales, [0.5, 2.0]);
     }
 }

@@ -5,7 +5,7 @@ use super::Attention;
 use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::{RowSums, Softmax, merge};
 use super::plan::{Item, SPAN, Tile, visible};
-use super::scales::{scale_scores, scale_weights};
+use super::scales;
 use crate::cpu::element::Element;
 use std::cell::RefCell;
 use std::mem::take;
@@ -98,13 +98,13 @@ impl<'a> Attention<'a> {
         scores: &mut [Scores],
         sums: &mut RowSums,
     ) {
-        kernel.scores(blocks, hull(ranges), queries, self.shape.scale, scores);
-        let group = queries.len() / blocks.kv_heads;
+        let all = hull(ranges);
+        kernel.scores(blocks, all.clone(), queries, self.shape.scale, scores);
+        scales::apply(blocks, blocks.keys, (&all, ranges), scores);
         for (row, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
-            scale_scores(blocks, row / group, range.clone(), &mut scores[row]);
             sums.softmax[row] = kernel.softmax(&mut scores[row], range.clone());
-            scale_weights(blocks, row / group, range.clone(), &mut scores[row]);
         }
+        scales::apply(blocks, blocks.values, (&all, ranges), scores);
         weigh(kernel, blocks, ranges, scores, &mut sums.values);
     }
 

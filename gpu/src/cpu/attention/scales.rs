@@ -2,50 +2,51 @@
 //! the stored elements; a key's scale is then applied to the key's scores, and a value's scale to the value's weights.
 
 use super::kernel::{Scores, SpanBlocks};
+use super::plan::SPAN;
 use crate::cpu::element::Element;
 use std::ops::Range;
 
-/// Multiplies the scores of one query row by the scales of the keys, at the positions `range` of the span. `head` is
-/// the row's kv head among those of `blocks`.
-pub(super) fn scale_scores<E: Element>(
+/// Multiplies the numbers of each row of a tile (scores, or attention weights) by the scales of the positions in the
+/// row's range: `numbers[row][p] *= scale[p]`. `of_blocks` holds the keys or the values of each block of the span, and
+/// `all` contains the ranges of all rows. Does nothing for element types without scales.
+pub(super) fn apply<E: Element>(
     blocks: SpanBlocks<'_, E>,
-    head: usize,
-    range: Range<usize>,
-    scores: &mut Scores,
+    of_blocks: &[&[E]],
+    (all, ranges): (&Range<usize>, &[Range<usize>]),
+    numbers: &mut [Scores],
 ) {
-    multiply(blocks, blocks.keys, head, range, scores);
+    if E::SCALE_LEN == 0 {
+        return;
+    }
+    let group = ranges.len() / blocks.kv_heads;
+    let mut scales = [0.0; SPAN];
+    for head in 0..blocks.kv_heads {
+        collect(blocks, of_blocks, head, all, &mut scales);
+        let rows = head * group..(head + 1) * group;
+        for (numbers, range) in numbers[rows.clone()].iter_mut().zip(&ranges[rows]) {
+            let scales = &scales[range.clone()];
+            numbers[range.clone()].iter_mut().zip(scales).for_each(|(number, scale)| {
+                *number *= scale;
+            });
+        }
+    }
 }
 
-/// Multiplies the attention weights of one query row by the scales of the values, at the positions `range` of the span.
-/// `head` is the row's kv head among those of `blocks`.
-pub(super) fn scale_weights<E: Element>(
-    blocks: SpanBlocks<'_, E>,
-    head: usize,
-    range: Range<usize>,
-    weights: &mut Scores,
-) {
-    multiply(blocks, blocks.values, head, range, weights);
-}
-
-/// Multiplies `numbers[p]` by the scale of position `p`, for the positions `p` in `range`. `of_blocks` holds the keys or
-/// the values of each block.
-fn multiply<E: Element>(
+/// Copies the scales of one kv head at the positions `all` of a span to `scales`.
+fn collect<E: Element>(
     blocks: SpanBlocks<'_, E>,
     of_blocks: &[&[E]],
     head: usize,
-    range: Range<usize>,
-    numbers: &mut Scores,
+    all: &Range<usize>,
+    scales: &mut Scores,
 ) {
     let SpanBlocks { block_size, head_dim, skip, .. } = blocks;
-    if E::SCALE_LEN == 0 || range.is_empty() {
-        return;
-    }
-    let mut position = range.start;
-    while position < range.end {
+    let mut position = all.start;
+    while position < all.end {
         let (block, slot) = ((position + skip) / block_size, (position + skip) % block_size);
-        let end = range.end.min(position + block_size - slot);
-        let scales = &of_blocks[block][head * blocks.head_len() + block_size * head_dim..];
-        E::multiply(&mut numbers[position..end], &scales[slot * E::SCALE_LEN..]);
+        let end = all.end.min(position + block_size - slot);
+        let from = head * blocks.head_len() + block_size * head_dim + slot * E::SCALE_LEN;
+        E::scales(&of_blocks[block][from..], &mut scales[position..end]);
         position = end;
     }
 }
