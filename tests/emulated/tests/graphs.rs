@@ -37,7 +37,7 @@ impl Machine {
         let value = number as f32;
         self.ops.write(&mut self.gate_up, &[value; 16]).unwrap();
         let (rows, blocks) = layout_of(layout);
-        assert_eq!(self.ops.pad_decode(rows, 256), Some((rows, BlockId(8))));
+        assert_eq!(self.ops.pad_decode(rows, 256, false), Some((rows, BlockId(8))));
         let seqs: Vec<SeqRows> = (0..rows).map(|row| seq(row..row + 1, blocks)).collect();
         let _batch = self.ops.batch(&seqs, &[SHAPE]);
         self.ops.silu_mul(&self.gate_up, &mut self.out);
