@@ -114,20 +114,28 @@ impl Delimiter {
 
     /// Searches `text` from the position `from` on. `is_whole` says that no more text follows.
     pub(super) fn search<'t>(&self, text: &'t str, from: usize, is_whole: bool) -> Found<'t> {
-        if let Some(captures) = self.regex.captures_at(text, from) {
-            let whole = captures.get_match();
-            let may_grow =
-                !is_whole && whole.end() == text.len() && (self.grows || whole.is_empty());
-            return if may_grow { Found::Held(whole.start()) } else { Found::Match(captures) };
-        }
+        let found = self.regex.captures_at(text, from);
         if is_whole {
-            return Found::Nothing;
+            return found.map_or(Found::Nothing, Found::Match);
         }
+        let whole = found.as_ref().map(|captures| captures.get_match());
+        // A text before the match that may become a match counts before the match.
+        let end = whole.map_or(text.len(), |whole| whole.start());
         let (automaton, caches) = &*self.automaton;
         let mut cache = caches.get();
-        let starts = text[from..].char_indices().map(|(at, _)| from + at);
+        let starts = text[from..end].char_indices().map(|(at, _)| from + at);
         let begins = |start: &usize| may_begin(automaton, &mut cache, text, *start);
-        starts.into_iter().find(begins).map_or(Found::Nothing, Found::Held)
+        if let Some(start) = starts.into_iter().find(begins) {
+            return Found::Held(start);
+        }
+        let may_grow = |end: usize, is_empty: bool| end == text.len() && (self.grows || is_empty);
+        match (found, whole) {
+            (_, Some(whole)) if may_grow(whole.end(), whole.is_empty()) => {
+                Found::Held(whole.start())
+            }
+            (Some(captures), _) => Found::Match(captures),
+            (None, _) => Found::Nothing,
+        }
     }
 
     /// Returns the end of the last match in a text.
@@ -214,6 +222,9 @@ mod tests {
         assert_eq!(found(&name, "x <call> \n f=ä", false), "held 2");
         assert_eq!(found(&name, "x <call> \n g", false), "nothing");
         assert_eq!(found(&name, "<call>f=ä>.", false), "match 0..11");
+        let last = delimiter(json!({"open_pattern": r"\s*(?:<e>|$)"})).unwrap();
+        assert_eq!(found(&last, "a <e", false), "held 1");
+        assert_eq!(found(&last, "a <e", true), "match 4..4");
     }
 
     #[test]
