@@ -91,7 +91,7 @@ fn runner(fault: Option<Fault>) -> Runner {
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama3"))).unwrap();
     let options = LoadOptions {
         kv_capacity: KvCapacity::Blocks(16),
-        host_bytes: 1 << 20,
+        host_bytes: Some(1 << 20),
         max_num_seqs: 8,
         max_num_batched_tokens: 128,
         ..LoadOptions::default()

@@ -5,6 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 use tiercel_config::{PreemptionMode, ServerSettings};
 use tiercel_tests::TestServer;
@@ -20,7 +21,7 @@ const SMALL_MIB: u64 = 6;
 
 fn server(cache_mib: u64, mode: PreemptionMode) -> TestServer {
     let mut settings = ServerSettings::default();
-    (settings.kv.cache_mib, settings.kv.host_mib) = (cache_mib, 64);
+    (settings.kv.cache_mib, settings.kv.host_mib) = (cache_mib, Some(64));
     settings.engine.preemption.mode = mode;
     TestServer::start(settings)
 }
@@ -48,8 +49,9 @@ fn choice(server: &TestServer, request: &Value) -> Value {
 /// Sends premium requests at random times until `done`.
 fn intrude(server: &TestServer, seed: u64, done: &AtomicBool) {
     let mut rng = SmallRng::seed_from_u64(seed);
+    let (_sender, pause) = mpsc::channel::<()>();
     while !done.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
+        let _ = pause.recv_timeout(Duration::from_millis(rng.random_range(0..120)));
         let prompt = "word ".repeat(rng.random_range(20..150));
         let request = json!({"prompt": prompt, "max_tokens": 3, "service_tier": "priority"});
         assert_eq!(server.post("/v1/completions", &request).status, 200);
@@ -66,15 +68,18 @@ fn storm(mode: PreemptionMode, wanted: u64, expected: &[Value]) -> (u64, u64) {
         (counters.swaps.iter().sum::<u64>(), counters.recomputes.iter().sum::<u64>())
     };
     std::thread::scope(|scope| {
+        let (answered, answers) = mpsc::channel();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (server, requests, done) = (&server, &requests, &done);
+                let answered = answered.clone();
                 scope.spawn(move || {
                     let mut at = client;
                     while !done.load(Ordering::Relaxed) {
                         let found = choice(server, &requests[at % REQUESTS]);
                         assert_eq!(found, expected[at % REQUESTS], "{mode:?}");
                         at += 1;
+                        let _ = answered.send(());
                     }
                 })
             })
@@ -87,8 +92,10 @@ fn storm(mode: PreemptionMode, wanted: u64, expected: &[Value]) -> (u64, u64) {
             let (swaps, recomputes) = count();
             (if mode == PreemptionMode::Swap { swaps } else { recomputes }) >= wanted
         };
-        while !enough() && clients.iter().all(|client| !client.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20));
+        for () in answers {
+            if enough() || clients.iter().any(|client| client.is_finished()) {
+                break;
+            }
         }
         done.store(true, Ordering::Relaxed);
     });
