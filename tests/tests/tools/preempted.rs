@@ -17,7 +17,7 @@ const CLIENTS: usize = 6;
 /// Number of clients that send premium requests without tools.
 const PREMIUM_CLIENTS: usize = 2;
 /// Size of the device pool while requests are preempted, MiB. The pool holds about two of the background requests.
-const SMALL_MIB: u64 = 6;
+const SMALL_MIB: u64 = 14;
 
 fn server(cache_mib: u64, mode: PreemptionMode) -> TestServer {
     let mut settings = ServerSettings::default();
@@ -92,6 +92,7 @@ fn storm(mode: PreemptionMode, wanted: u64, expected: &[Value]) -> (u64, u64) {
             let (swaps, recomputes) = count();
             (if mode == PreemptionMode::Swap { swaps } else { recomputes }) >= wanted
         };
+        drop(answered);
         for () in answers {
             if enough() || clients.iter().any(|client| client.is_finished()) {
                 break;

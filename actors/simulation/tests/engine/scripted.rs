@@ -12,7 +12,7 @@ use tiercel_simulation::{Laboratory, collect, request, simulate};
 /// Token that ends a scripted output.
 const END: TokenId = 250;
 /// Minimum number of swaps, and of recomputes, in all storms of a test.
-const PREEMPTIONS: u64 = 500;
+const PREEMPTIONS: u64 = 1_000;
 /// Number of storms of each mode. A storm is a set of requests that are sent at random times to an engine with too
 /// little memory.
 const STORMS: u64 = 50;
