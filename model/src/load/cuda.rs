@@ -10,7 +10,7 @@ use tiercel_device::{DeviceInfo, HostGrowth};
 use tiercel_gpu::cuda::{
     CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver, HostPlan, HostPool,
 };
-use tiercel_gpu::{Ops, WeightFormat};
+use tiercel_gpu::{KvType, Ops, WeightFormat};
 
 /// GPU memory that is left free for allocations after the dry run, bytes: CUDA graphs, and kernels of libraries that only
 /// steps of other sizes use.
@@ -40,6 +40,9 @@ pub fn open_cuda<D: Driver>(
 ) -> Result<Parts<CudaOps<D>, CudaCopier<D::Copies>>, LoadError> {
     options.check()?;
     check_format(options.weights)?;
+    if options.kv_type == KvType::Q8 {
+        return Err(LoadError::CudaKv);
+    }
     let config = checkpoint.config();
     let asked_len = options.model_len(config.max_positions)?;
     let (name, free) = (driver.name(), driver.free_bytes()?);
@@ -301,6 +304,9 @@ mod tests {
         let large = LoadOptions { kv_capacity: KvCapacity::Bytes(500 << 20), ..auto.clone() };
         let error = asked(900 << 20, large);
         assert!(error.contains("lower kv.cache_mib"), "{error}");
+        let eight_bits = LoadOptions { kv_type: KvType::Q8, ..auto.clone() };
+        let error = asked(900 << 20, eight_bits);
+        assert!(error.contains("set kv.type to bf16"), "{error}");
         let quantized = LoadOptions { weights: WeightFormat::Q8_0, ..auto };
         let error = asked(900 << 20, quantized);
         assert!(error.contains("bf16, not q8_0"), "{error}");
