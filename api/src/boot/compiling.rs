@@ -126,8 +126,8 @@ impl Compiling {
     }
 }
 
-/// Lowers the priority of the calling thread, so that threads which compile take about a tenth of the time of processors
-/// that are busy with steps. On Linux, a priority is a thread's own; on other systems the function does nothing.
+/// Lowers the priority of the calling thread to `NICE` on Linux, where each thread has a priority. On other systems a
+/// priority belongs to the whole process, and the function does nothing.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {

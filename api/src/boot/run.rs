@@ -110,6 +110,11 @@ impl Bound {
             error = &mut http => Err(error),
         };
         control.stop();
+        if matches!(served, Err(BootError::EngineDied(_))) {
+            // The streams of the dead engine still have to send its cause to their clients.
+            stop_http(&handle, http).await;
+            return served;
+        }
         served?;
         stop_http(&handle, http).await;
         if let Some(operators) = operators_handle {

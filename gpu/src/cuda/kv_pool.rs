@@ -16,9 +16,9 @@ impl<D: Driver> CudaOps<D> {
         self.driver.free_bytes()
     }
 
-    /// Allocates a KV cache of `blocks` blocks, all of them zero, and uses it for the following steps instead of the op
-    /// set's present one, whose memory stays allocated. With `graphs`, allocates one block more, for the padding rows of
-    /// steps that are replayed as CUDA graphs. No step may be in flight.
+    /// Allocates a KV cache of `blocks` blocks, all of them zero. The following steps use the new KV cache instead of
+    /// the present one; the memory of the present one stays allocated. With `graphs`, the function allocates one block
+    /// more, for the padding rows of steps that are replayed as CUDA graphs. No step may be in flight.
     ///
     /// # Errors
     /// [`CudaError::Memory`].

@@ -78,7 +78,7 @@ fn requests(ends: bool) -> Vec<SamplingParams> {
     ]
 }
 
-/// Returns the same requests, whose constrained sequences the host samples, because they ask for log-probabilities.
+/// Returns the same requests with log-probabilities, so that the host samples the constrained sequences.
 fn sampled_by_host(requests: &[SamplingParams]) -> Vec<SamplingParams> {
     let host = |params: &SamplingParams| {
         let logprobs = params.constraint.as_ref().map(|_| 0);
@@ -250,7 +250,7 @@ fn decode(
     (schedule.streams.into_iter().map(outcome).collect(), schedule.failed)
 }
 
-/// Returns the outcomes of the requests, whose constrained sequences the host samples, one step at a time.
+/// Returns the outcomes of the requests if the host samples the constrained sequences and one step is in flight.
 fn expected(requests: &[SamplingParams]) -> Vec<Outcome> {
     let (outcomes, failed) = decode(&mut runner(None), &sampled_by_host(requests), 1, 0..0);
     assert!(failed.is_empty(), "{failed:?}");

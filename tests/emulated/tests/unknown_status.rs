@@ -44,7 +44,7 @@ fn a_function_that_the_driver_does_not_have_is_told_by_its_name() {
 }
 
 #[test]
-#[ignore = "the other tests run it in processes of their own"]
+#[ignore = "no check of its own: the other tests of this file start this one as a child process with a made-up driver"]
 fn in_a_process_with_a_made_up_driver() {
     println!("{}", Context::open(0).err().unwrap());
 }

@@ -94,7 +94,7 @@ impl Pool {
         }
     }
 
-    /// Adds `count` free blocks without content, with the numbers that follow those of the pool.
+    /// Adds `count` free blocks without content. The new block numbers follow the highest number in the pool.
     pub(super) fn add(&mut self, count: u32) {
         let total = self.total();
         self.slots.resize(self.slots.len() + count as usize, Slot::default());

@@ -52,7 +52,7 @@ impl BlockStore {
         &self.config
     }
 
-    /// Adds `count` free blocks to the host pool, with the numbers that follow those of the pool.
+    /// Adds `count` free blocks to the host pool. The new block numbers follow the highest number in the pool.
     pub fn add_host_blocks(&mut self, count: u32) {
         let count = count.min(u32::MAX - self.config.host_blocks);
         self.config.host_blocks += count;

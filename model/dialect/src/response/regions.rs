@@ -15,7 +15,7 @@ use std::sync::Arc;
 const CALLS_BYTES_MAX: usize = 1 << 20;
 /// Length of the parsed text from which on it is removed, bytes.
 const PARSED_BYTES_MAX: usize = 64 << 10;
-/// Length of the parsed text that stays, because regular expressions look at it, bytes.
+/// Bytes of parsed text before the unparsed text that are kept, as context for `\b`, `^` and the like in delimiters.
 const KEPT_BYTES: usize = 64;
 
 /// Parser of one answer. The text is in one field at a time. In the implicit field, the parser searches for the opening
@@ -31,7 +31,7 @@ pub(crate) struct Regions {
     at: usize,
     /// Length of the text that the prompt has begun the answer with. It is parsed and not passed on.
     begun: usize,
-    /// Number of the current field; `None` outside of all fields.
+    /// Index of the field that is open at the end of the parsed text; `None` if no field is open.
     field: Option<usize>,
     /// Whether the current field has begun. The implicit field begins with its first character.
     is_open: bool,

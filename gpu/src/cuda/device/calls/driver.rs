@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
 
-/// Error of a call of the CUDA driver.
+/// Status with which a call of the CUDA driver failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriverError {
     /// Status that the driver returned, a number of `CUresult` that may be newer than this program.
