@@ -1,4 +1,4 @@
-//! Reads what a cubin says of its kernels: the file that the driver loads, an ELF file with sections of NVIDIA's.
+//! Reads the resources of kernels from a cubin, the file that the driver loads: an ELF file with sections of NVIDIA's.
 //!
 //! NVIDIA does not document these sections. Their numbers are those that `cuobjdump --dump-elf` prints by name: section
 //! `.nv.info` has the registers and the stack frame of each kernel, `.nv.info.KERNEL` the launch bounds, and
@@ -15,7 +15,7 @@ const SIZED: u8 = 4;
 /// Shared memory that the system reserves in each thread block from Hopper on, bytes; `.nv.shared.KERNEL` includes it.
 const RESERVED_SHARED_BYTES: u32 = 1024;
 
-/// What a cubin says of a kernel.
+/// Resources of a kernel, as its cubin states them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Kernel {
     /// Registers per thread.
@@ -39,7 +39,7 @@ struct Section<'a> {
     data: &'a [u8],
 }
 
-/// Returns what a cubin says of a kernel; `None` if it has no such kernel or is no cubin.
+/// Returns the resources of a kernel of a cubin; `None` if the file has no such kernel or is no cubin.
 pub(crate) fn kernel(code: &[u8], name: &str) -> Option<Kernel> {
     let sections = sections(code)?;
     let find = |wanted: &str| sections.iter().find(|section| section.name == wanted);
