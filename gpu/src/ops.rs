@@ -8,7 +8,7 @@
 use crate::draws::{Draw, Drawn, RowInput};
 use std::ops::Range;
 use std::sync::Arc;
-use tiercel_device::{BlockId, StepError};
+use tiercel_device::{BlockId, StepError, StepId};
 
 /// Encoding of a weight matrix in a model file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -272,10 +272,14 @@ pub trait Ops: Send {
         rows: &[usize],
         each: &(dyn Fn(usize, &mut [f32]) + Sync),
     );
+    /// Begins the list of operations of a step that will be submitted. A device with its own time marks the moment at
+    /// which it reaches the step.
+    fn begin(&mut self, _step: StepId) {}
     /// Lets the device run the operations of the step that were called so far. The step does not end: its draws may
     /// follow, also after [`Ops::finish`] of the step before.
     fn flush(&mut self) {}
-    /// Ends the list of operations of a step and submits it. The device may still be running the step afterwards. At
+    /// Ends the list of operations of the step that [`Ops::begin`] began, and submits it. The device may still be
+    /// running the step afterwards. At
     /// most [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}
     /// Whether the oldest step in flight has ended or failed; true if no step is in flight.
@@ -289,6 +293,11 @@ pub trait Ops: Send {
     /// [`StepError`] if a part of the step failed: no result of the step is valid. The error tells whether the device
     /// is still usable.
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError>;
+    /// Returns the time on the device from the beginning of the step that [`Ops::finish`] returned last to its end, us.
+    /// `None` for a device without its own time, and if that step failed; the host's clock must do then.
+    fn step_us(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Error of packing weights or of allocating memory for a model.

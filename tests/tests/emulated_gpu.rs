@@ -79,7 +79,7 @@ fn device(driver: EmulatedDriver, blocks: u32) -> Device {
     };
     Device {
         runner: Box::new(StepThread::start(2, runner).unwrap()),
-        copier: Box::new(CopyThread::start(64, copier).unwrap()),
+        copier: Box::new(CopyThread::start(copier).unwrap()),
         info,
         profile,
         host_growth: None,

@@ -1,5 +1,5 @@
-//! Tests of the SwapManager actor alone: batches of copies go to the copy engine, at most two at a time, and their ends
-//! come back as messages.
+//! Tests of the SwapManager actor alone: batches of copies go to the copy engine at once, and their ends come back as
+//! messages.
 
 use crate::{run, run_for_metrics};
 use actix::Actor;
@@ -40,11 +40,11 @@ impl Held {
 }
 
 fn copy(id: u64) -> CopyBlocks {
-    CopyBlocks(CopyBatch { id: CopyId(id), direction: CopyDirection::Out, pairs: Vec::new() })
+    CopyBlocks(CopyBatch::needed(CopyId(id), CopyDirection::Out, Vec::new()))
 }
 
 #[test]
-fn two_batches_are_at_the_copy_engine_and_the_next_follows_when_one_ends() {
+fn every_batch_goes_to_the_copy_engine_at_once_and_its_end_is_told() {
     run(async {
         let engine = Held::default();
         let (ended, ends) = recorder::<CopyEnded>();
@@ -53,7 +53,7 @@ fn two_batches_are_at_the_copy_engine_and_the_next_follows_when_one_ends() {
         for id in 1..=3 {
             swap.send(copy(id)).await.unwrap();
         }
-        assert_eq!(engine.ids(), [1, 2]);
+        assert_eq!(engine.ids(), [1, 2, 3]);
         engine.end_first();
         settle().await;
         assert_eq!(engine.ids(), [2, 3]);

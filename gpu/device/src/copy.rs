@@ -1,6 +1,6 @@
 //! Copies of KV blocks between the device pool and the host pool (swap).
 
-use crate::{BlockId, CopyId, HostBlockId, SubmitError};
+use crate::{BlockId, CopyId, HostBlockId, StepId, SubmitError};
 
 /// Direction of a copy of KV blocks between device memory and host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,6 +9,19 @@ pub enum CopyDirection {
     Out,
     /// Copy from the host pool to the device pool, as when a swapped sequence resumes.
     In,
+}
+
+impl CopyDirection {
+    /// Both directions of copies.
+    pub const BOTH: [CopyDirection; 2] = [CopyDirection::Out, CopyDirection::In];
+
+    /// Returns the place of the direction in [`CopyDirection::BOTH`], for arrays with one element for each direction.
+    pub fn index(self) -> usize {
+        match self {
+            CopyDirection::Out => 0,
+            CopyDirection::In => 1,
+        }
+    }
 }
 
 /// One KV block to copy: its numbers in the device pool and in the host pool. The direction of the batch of copies says
@@ -28,8 +41,21 @@ pub struct CopyBatch {
     pub id: CopyId,
     /// Direction of all copies in the batch.
     pub direction: CopyDirection,
+    /// Whether the batch is copied ahead of need (mirroring). It goes after the batches of its direction that sequences
+    /// wait for.
+    pub ahead_of_need: bool,
+    /// Fence of the batch: the copies begin when the steps up to this one that were submitted before the batch have
+    /// ended on the device. `StepId(0)` for none.
+    pub after: StepId,
     /// KV blocks to copy, as pairs of a block in the device pool and a block in the host pool.
     pub pairs: Vec<CopyPair>,
+}
+
+impl CopyBatch {
+    /// Makes a batch of copies that a sequence waits for, without a fence.
+    pub fn needed(id: CopyId, direction: CopyDirection, pairs: Vec<CopyPair>) -> CopyBatch {
+        CopyBatch { id, direction, ahead_of_need: false, after: StepId(0), pairs }
+    }
 }
 
 /// Answer of the device to one [`CopyBatch`]. A batch succeeds or fails as a whole.
@@ -37,7 +63,8 @@ pub struct CopyBatch {
 pub struct CopyDone {
     /// Number of the batch of copies whose outcome this answer reports.
     pub id: CopyId,
-    /// Time that the batch of copies kept the link busy, us.
+    /// Time that the batch of copies kept the link busy, us, without the time in which it waited for its turn. 0 for
+    /// a batch that failed before it kept the link busy.
     pub duration_us: u64,
     /// Outcome of the batch of copies: all blocks are copied, or the error for which the batch failed.
     pub result: Result<(), CopyError>,
@@ -55,8 +82,10 @@ pub enum CopyError {
     DeviceLost(String),
 }
 
-/// Part of a device that copies KV blocks in one direction between device and host: batches run in order of submission,
-/// concurrently with the steps, without blocking the caller.
+/// Copy side of a device: copies KV blocks between device and host, concurrently with the steps, without blocking the
+/// caller. The two directions are independent of each other. In each direction, batches that sequences wait for run in
+/// the order of submission, and batches ahead of need after them. [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT) says how
+/// many batches of a direction are past overtaking.
 pub trait CopyEngine: Send {
     /// Submits a batch of copies. When it has ended, the device calls the callback `done` exactly once, from any
     /// thread.

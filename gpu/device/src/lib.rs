@@ -10,6 +10,8 @@ mod by_seq;
 mod clock;
 mod constraint;
 mod copy;
+mod copy_lane;
+mod copy_thread;
 mod host_growth;
 mod ids;
 mod masks;
@@ -24,6 +26,8 @@ pub use by_seq::{BySeq, SeqIdHasher};
 pub use clock::{Clock, Timestamp};
 pub use constraint::{Constraint, ConstraintState, NoToken, TokenMask};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
+pub use copy_lane::COPIES_IN_FLIGHT;
+pub use copy_thread::{CopyThread, QueuedCopier};
 pub use host_growth::HostGrowth;
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
 pub use masks::{ConstrainedOutput, MaskThreads};
@@ -38,7 +42,7 @@ pub use step::{
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
 pub use step_record::StepRecord;
-pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
+pub use worker::{QueuedRunner, StepThread};
 
 /// A device that is ready to serve: its sizes, its estimated speed, its compute side and its copy side.
 pub struct Device {

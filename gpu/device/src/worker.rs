@@ -1,9 +1,6 @@
-//! OS threads that run steps and copies for devices whose calls block. Bounded channels feed the threads.
+//! The OS thread that runs steps for a device whose calls block. A bounded channel feeds the thread.
 
-use crate::{
-    Clock, CopyBatch, CopyDone, CopyEngine, CopyError, StepBatch, StepDone, StepError, StepId,
-    StepOutput, StepRunner, SubmitError,
-};
+use crate::{StepBatch, StepDone, StepError, StepId, StepOutput, StepRunner, SubmitError};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,17 +42,7 @@ pub trait QueuedRunner: Send + 'static {
     }
 }
 
-/// Copy side of a device that copies KV blocks on the calling thread and blocks it meanwhile.
-pub trait BlockingCopier: Send + 'static {
-    /// Copies one batch of KV blocks.
-    ///
-    /// # Errors
-    /// [`CopyError`]; the content of the destination blocks is then undefined.
-    fn copy(&mut self, batch: &CopyBatch) -> Result<(), CopyError>;
-}
-
 type StepJob = (StepBatch, Box<dyn FnOnce(StepDone) + Send>);
-type CopyJob = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
 /// A [`StepRunner`] that runs a [`QueuedRunner`] on its own thread. Dropping the `StepRunner` joins the thread.
 pub struct StepThread {
@@ -198,53 +185,6 @@ impl Drop for StepThread {
     }
 }
 
-/// A [`CopyEngine`] that runs a [`BlockingCopier`] on its own thread. Dropping the `CopyEngine` joins the thread.
-pub struct CopyThread {
-    jobs: Option<Sender<CopyJob>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl CopyThread {
-    /// Starts the thread that copies blocks. At most `depth` batches of copies wait for the thread.
-    ///
-    /// # Errors
-    /// The operating system could not start a thread.
-    pub fn start(depth: usize, copier: impl BlockingCopier) -> std::io::Result<CopyThread> {
-        let (jobs, work) = bounded::<CopyJob>(depth.max(1));
-        let thread = std::thread::Builder::new()
-            .name("tiercel-copy".into())
-            .spawn(move || copy_loop(&work, copier))?;
-        Ok(CopyThread { jobs: Some(jobs), thread: Some(thread) })
-    }
-}
-
-fn copy_loop(work: &Receiver<CopyJob>, mut copier: impl BlockingCopier) {
-    let clock = Clock::wall();
-    for (batch, done) in work {
-        let start = clock.now();
-        let result = catch_unwind(AssertUnwindSafe(|| copier.copy(&batch)))
-            .unwrap_or_else(|panic| Err(CopyError::Failed(panic_text(panic.as_ref()))));
-        done(CopyDone { id: batch.id, duration_us: clock.now().since_us(start), result });
-    }
-}
-
-impl CopyEngine for CopyThread {
-    fn submit(
-        &mut self,
-        batch: CopyBatch,
-        done: Box<dyn FnOnce(CopyDone) + Send>,
-    ) -> Result<(), SubmitError> {
-        send(self.jobs.as_ref(), (batch, done))
-    }
-}
-
-impl Drop for CopyThread {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        join(self.thread.take());
-    }
-}
-
 fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
     match jobs.map(|jobs| jobs.try_send(job)) {
         Some(Ok(())) => Ok(()),
@@ -253,7 +193,7 @@ fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
     }
 }
 
-fn join(thread: Option<JoinHandle<()>>) {
+pub(crate) fn join(thread: Option<JoinHandle<()>>) {
     // Joins the thread, unless this is the thread itself, and ignores the result: the thread's loop catches panics of
     // the device, so there is nothing more to report.
     if let Some(thread) = thread
@@ -263,7 +203,7 @@ fn join(thread: Option<JoinHandle<()>>) {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

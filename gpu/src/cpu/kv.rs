@@ -15,8 +15,11 @@ use super::memory::map;
 use super::options::CpuError;
 use crate::KvType;
 use memmap2::MmapRaw;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use tiercel_device::{BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, HostBlockId};
+use tiercel_device::{
+    BlockId, Clock, CopyBatch, CopyDirection, CopyError, HostBlockId, QueuedCopier,
+};
 
 /// Dimensions and element type of KV blocks on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,19 +151,25 @@ impl KvMemory {
     }
 }
 
-/// Copier of whole KV blocks between the device pool and the host pool. It runs on a copy thread.
+/// Copier of whole KV blocks between the device pool and the host pool. It runs on a copy thread, and copies a batch
+/// when the batch begins. The fence of a batch needs nothing here: the engine submits a batch when the steps that its
+/// fence names have ended.
 pub struct CpuCopier {
     memory: Arc<KvMemory>,
+    clock: Clock,
+    /// For each direction, the durations of the batches that were copied and not ended yet, us.
+    copied: [VecDeque<u64>; 2],
 }
 
 impl CpuCopier {
     pub(crate) fn new(memory: Arc<KvMemory>) -> Self {
-        CpuCopier { memory }
+        CpuCopier { memory, clock: Clock::wall(), copied: Default::default() }
     }
 }
 
-impl BlockingCopier for CpuCopier {
-    fn copy(&mut self, batch: &CopyBatch) -> Result<(), CopyError> {
+impl QueuedCopier for CpuCopier {
+    fn begin(&mut self, batch: &CopyBatch) -> Result<(), CopyError> {
+        let start = self.clock.now();
         let (device, host) = (self.memory.device.blocks, self.memory.host.blocks);
         for pair in &batch.pairs {
             if pair.device.0 >= device || pair.host.0 >= host {
@@ -181,6 +190,16 @@ impl BlockingCopier for CpuCopier {
             // the engine lets nothing write the source or touch the destination (the sharing rule).
             unsafe { std::ptr::copy_nonoverlapping(from, to, self.memory.device.block_bytes) };
         }
+        self.copied[batch.direction.index()].push_back(self.clock.now().since_us(start));
         Ok(())
+    }
+
+    fn has_ended(&mut self, _: CopyDirection) -> bool {
+        true
+    }
+
+    fn end(&mut self, direction: CopyDirection) -> Result<u64, CopyError> {
+        let nothing = || CopyError::Failed("no batch is in flight".to_owned());
+        self.copied[direction.index()].pop_front().ok_or_else(nothing)
     }
 }

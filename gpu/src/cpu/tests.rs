@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair, HostBlockId,
+    BlockId, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair, HostBlockId, QueuedCopier,
 };
 
 const SHAPE: AttentionShape =
@@ -208,7 +208,7 @@ fn a_table_that_is_too_short_is_a_bug_of_the_caller() {
 
 fn copy(direction: CopyDirection, pairs: &[(u32, u32)]) -> CopyBatch {
     let pair = |&(device, host)| CopyPair { device: BlockId(device), host: HostBlockId(host) };
-    CopyBatch { id: CopyId(1), direction, pairs: pairs.iter().map(pair).collect() }
+    CopyBatch::needed(CopyId(1), direction, pairs.iter().map(pair).collect())
 }
 
 #[test]

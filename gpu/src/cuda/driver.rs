@@ -3,7 +3,7 @@
 
 use super::copier::CopyDriver;
 use super::host_pool::{HostPlan, HostPool, PinHost};
-use tiercel_device::StepError;
+use tiercel_device::{StepError, StepId};
 
 /// Address in the memory of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -104,7 +104,7 @@ pub const SLOT_BYTES: usize = 16 << 10;
 /// Interface of a GPU with one compute stream: all work runs in the order in which it was requested. Device memory
 /// lives as long as the driver.
 pub trait Driver: Send + 'static {
-    /// Type of the copy side of the driver.
+    /// Type of the copy streams of the driver.
     type Copies: CopyDriver;
     /// Type of the driver's memory of a host pool.
     type Host: PinHost;
@@ -116,13 +116,13 @@ pub trait Driver: Send + 'static {
     /// [`CudaError::Lost`].
     fn free_bytes(&mut self) -> Result<u64, CudaError>;
     /// Makes the copy side of the GPU, and the memory of a host pool, of which nothing is pinned yet. Copies may touch
-    /// what is pinned. The copy side must be dropped before the driver.
+    /// what is pinned. When the driver is dropped, no batch of copies may be in flight, because the driver frees the
+    /// device memory.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn host_pool(&mut self, plan: HostPlan) -> Result<(Self::Copies, Self::Host), CudaError>;
-    /// Makes the copy side of the GPU, with `host_bytes` bytes of pinned host memory. The copy side must be dropped
-    /// before the driver.
+    /// Makes the copy side of the GPU, with `host_bytes` bytes of pinned host memory, as [`Driver::host_pool`] does.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
@@ -163,8 +163,14 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, and returns
-    /// without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and the slot's last content must
+    /// Marks the beginning of a step on the device, after all work requested earlier. The tokens of the step will be sent
+    /// back through the result slot `slot`, whose last content must have been received.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError>;
+    /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, marks the end of the
+    /// step that began with the slot, and returns without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and the slot's last content must
     /// have been received.
     ///
     /// # Errors
@@ -179,6 +185,12 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError>;
+    /// Returns the time on the device from the beginning of a step to its end, us. The content of its result slot `slot`
+    /// must have been received. `None` if the driver cannot measure it.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    fn step_us(&mut self, slot: usize) -> Result<Option<u64>, CudaError>;
     /// Launches a kernel that [`Driver::load`] has loaded for the model.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! An NVIDIA GPU as a device: bf16 weights, paged attention by the project's own kernels, and block copies on a
-//! separate CUDA stream.
+//! An NVIDIA GPU as a device: bf16 weights, paged attention by the project's own kernels, and block copies on
+//! separate CUDA streams.
 //!
 //! | module | job |
 //! |---|---|

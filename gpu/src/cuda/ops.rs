@@ -17,7 +17,7 @@ use crate::{
     WeightFormat,
 };
 use std::ops::Range;
-use tiercel_device::{BlockId, StepError};
+use tiercel_device::{BlockId, StepError, StepId};
 
 /// Flag bit of the 32-bit word that tells the GPU a row's input token. With the flag, the other bits are the index of a
 /// sampled row of the previous step, and the input is the token sampled from that row. Without the flag, the other bits
@@ -378,6 +378,10 @@ impl<D: Driver> Ops for CudaOps<D> {
         }
     }
 
+    fn begin(&mut self, step: StepId) {
+        self.begin_step(step);
+    }
+
     fn flush(&mut self) {
         self.replay();
     }
@@ -392,5 +396,9 @@ impl<D: Driver> Ops for CudaOps<D> {
 
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
         self.finish_step()
+    }
+
+    fn step_us(&self) -> Option<u64> {
+        self.steps.last_us()
     }
 }

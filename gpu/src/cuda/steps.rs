@@ -6,7 +6,7 @@ use super::ops::CudaOps;
 use super::words::Words;
 use crate::Drawn;
 use std::collections::VecDeque;
-use tiercel_device::StepError;
+use tiercel_device::{StepError, StepId};
 
 /// Token id that the sampling kernel writes for a row without a usable logit.
 const NO_TOKEN: u32 = u32::MAX;
@@ -21,6 +21,8 @@ pub(super) struct Steps {
     /// tokens.
     rows: Vec<usize>,
     under_way: VecDeque<UnderWay>,
+    /// Time on the device of the step that was finished last, us.
+    last_us: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Steps {
         let mut slot =
             || Ok(Slot { words: Words::new(driver)?, drawn: driver.allocate(SLOT_BYTES)? });
         let slots = [slot()?, slot()?];
-        Ok(Steps { slots, current: 0, rows: Vec::new(), under_way: VecDeque::new() })
+        Ok(Steps { slots, current: 0, rows: Vec::new(), under_way: VecDeque::new(), last_us: None })
     }
 
     /// Uploads 32-bit words for the step under construction and returns their device address.
@@ -78,6 +80,11 @@ impl Steps {
         self.slots[self.current].drawn.offset(first * 4)
     }
 
+    /// Returns the time on the device of the step that was finished last, us.
+    pub(super) fn last_us(&self) -> Option<u64> {
+        self.last_us
+    }
+
     /// Returns the device address of the tokens that the last submitted step draws.
     pub(super) fn drawn_before(&self) -> DevicePtr {
         self.slots[(self.current + SLOTS - 1) % SLOTS].drawn
@@ -85,6 +92,13 @@ impl Steps {
 }
 
 impl<D: Driver> CudaOps<D> {
+    /// Marks the beginning of the step under construction on the GPU.
+    pub(super) fn begin_step(&mut self, step: StepId) {
+        if let Err(error) = self.driver.begin_step(self.steps.current, step) {
+            self.fault.get_or_insert(error);
+        }
+    }
+
     /// Submits the step under construction to the GPU.
     pub(super) fn submit_step(&mut self) {
         self.replay();
@@ -110,6 +124,7 @@ impl<D: Driver> CudaOps<D> {
     /// Waits for the oldest submitted step and returns the tokens that it drew. If there is none, or it has a fault,
     /// waits for all requested work.
     pub(super) fn finish_step(&mut self) -> Result<Vec<Drawn>, StepError> {
+        self.steps.last_us = None;
         let Some(UnderWay { slot, rows, fault }) = self.steps.under_way.pop_front() else {
             let ended = self.driver.wait();
             self.steps.rows.clear();
@@ -127,6 +142,7 @@ impl<D: Driver> CudaOps<D> {
         };
         self.steps.slots[slot].words.clear();
         ended?;
+        self.steps.last_us = self.driver.step_us(slot)?;
         let token = |row: usize| {
             let [a, b, c, d] = [0, 1, 2, 3].map(|byte| bytes[row * 4 + byte]);
             Some(u32::from_ne_bytes([a, b, c, d])).filter(|token| *token != NO_TOKEN)

@@ -23,14 +23,10 @@ pub use options::{DeviceChoice, GpuUse, KvCapacity, LoadOptions};
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
-use tiercel_device::{BlockingCopier, CopyThread, Device, DeviceInfo, HostGrowth, StepThread};
+use tiercel_device::{CopyThread, Device, DeviceInfo, HostGrowth, QueuedCopier, StepThread};
 use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
-
-/// Capacity of the copy thread's queue, in batches of block copies. The engine's own limit, of bytes in transit, is
-/// normally reached before.
-const COPY_BATCHES_MAX: usize = 64;
 
 /// A loaded model that is ready to serve.
 pub struct Loaded {
@@ -93,7 +89,7 @@ pub fn load(
 ///
 /// # Errors
 /// [`LoadError`]: the first steps failed, or the operating system could not start a thread.
-pub fn start<O: Ops + 'static, C: BlockingCopier>(
+pub fn start<O: Ops + 'static, C: QueuedCopier>(
     parts: Parts<O, C>,
     options: &LoadOptions,
 ) -> Result<Device, LoadError> {
@@ -107,7 +103,7 @@ pub fn start<O: Ops + 'static, C: BlockingCopier>(
     profile.link_bytes_per_s = profile::measure_link(&mut copier, &info, usable);
     tracing::info!(?info, ?profile, "device ready");
     let runner = Box::new(StepThread::start(info.max_steps_in_flight as usize, runner)?);
-    let copier = Box::new(CopyThread::start(COPY_BATCHES_MAX, copier)?);
+    let copier = Box::new(CopyThread::start(copier)?);
     Ok(Device { info, profile, runner, copier, host_growth })
 }
 

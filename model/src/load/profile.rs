@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, DeviceInfo,
-    DeviceProfile, HostBlockId, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart,
-    SliceInput, StepBatch, StepError, StepId, TokenId,
+    BlockId, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, DeviceInfo, DeviceProfile,
+    HostBlockId, QueuedCopier, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput,
+    StepBatch, StepError, StepId, TokenId,
 };
 
 /// Time budget of one measurement, us: a measured step is repeated until its repeats have taken this long, but at most
@@ -169,21 +169,14 @@ fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
 
 /// Measures the bandwidth of copies from the device pool to the host pool, bytes per second; 0 without a host pool or
 /// if a copy fails. `usable` is the number of host blocks that can be used already.
-pub(super) fn measure_link(
-    copier: &mut impl BlockingCopier,
-    info: &DeviceInfo,
-    usable: u32,
-) -> f64 {
+pub(super) fn measure_link(copier: &mut impl QueuedCopier, info: &DeviceInfo, usable: u32) -> f64 {
     let blocks = COPY_BLOCKS.min(info.device_blocks).min(usable);
     if blocks == 0 {
         return 0.0;
     }
     let pair = |number| CopyPair { device: BlockId(number), host: HostBlockId(number) };
-    let batch = CopyBatch {
-        id: CopyId(0),
-        direction: CopyDirection::Out,
-        pairs: (0..blocks).map(pair).collect(),
-    };
+    let pairs = (0..blocks).map(pair).collect();
+    let batch = CopyBatch::needed(CopyId(0), CopyDirection::Out, pairs);
     let clock = Clock::wall();
     let mut best_us = u64::MAX;
     // The fastest of the repeated copies counts: the first is slower, because it touches the memory for the first time.

@@ -48,7 +48,7 @@ pub struct ModelRunner<O: Ops> {
     /// The open step, which is newer than the steps in `under_way`: the device has its forward pass, but not its draws,
     /// because their masks depend on tokens of the step before.
     open: Option<Begun>,
-    /// Time at which the runner got the results of the latest completed step.
+    /// Time at which the runner got the results of the latest completed step, on the host's clock.
     last_end: Timestamp,
     clock: Clock,
 }
@@ -164,6 +164,7 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
             Begun { step: batch.id, begins, awaited: Vec::new(), host_us, sampling_us: 0 };
         let forward = self.plan.forward();
         let rows = forward.sampled.len();
+        self.ops.begin(batch.id);
         if !forward.inputs.is_empty() {
             self.decoder.forward(&mut self.ops, forward);
             if masked && drawn && !self.under_way.is_empty() && rows <= self.decoder.logit_rows() {
@@ -204,7 +205,8 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         let since = std::mem::replace(&mut self.last_end, ended).max(step.begins);
         let Begun { step, awaited, host_us, sampling_us, .. } = step;
         let sampled = sample::answer(step, awaited, &drawn?, &mut self.sequences);
-        let forward_us = ended.since_us(since).saturating_sub(sampling_us);
+        let step_us = self.ops.step_us().unwrap_or_else(|| ended.since_us(since));
+        let forward_us = step_us.saturating_sub(sampling_us);
         Ok(StepOutput { sampled, timing: StepTiming { forward_us, sampling_us, host_us } })
     }
 }

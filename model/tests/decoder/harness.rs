@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use tiercel_device::{
-    BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyId, CopyPair, TokenId,
-};
+use tiercel_device::{BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, QueuedCopier, TokenId};
 use tiercel_emulated::{EmulatedCopies, EmulatedDriver};
 use tiercel_gpu::cpu::{CpuCopier, CpuOps};
 use tiercel_gpu::cuda::{CudaCopier, CudaOps};
@@ -74,7 +72,7 @@ impl EmulatedRig {
     }
 }
 
-impl<O: Ops, C: BlockingCopier> Rig<O, C> {
+impl<O: Ops, C: QueuedCopier> Rig<O, C> {
     fn new(parts: Parts<O, C>) -> Rig<O, C> {
         let free = (0..parts.info.device_blocks).rev().map(BlockId).collect();
         Rig { parts, free }
@@ -139,7 +137,7 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         let pairs = (0..)
             .zip(blocks)
             .map(|(host, &device)| CopyPair { device, host: tiercel_device::HostBlockId(host) });
-        let batch = CopyBatch { id: CopyId(1), direction, pairs: pairs.collect() };
+        let batch = CopyBatch::needed(CopyId(1), direction, pairs.collect());
         self.parts.copier.copy(&batch).expect("a copy in memory");
     }
 }

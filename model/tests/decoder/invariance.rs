@@ -3,7 +3,7 @@
 //! difference.
 
 use crate::harness::{Rig, Sequence, some_tokens, tiny};
-use tiercel_device::{BlockingCopier, TokenId};
+use tiercel_device::{QueuedCopier, TokenId};
 use tiercel_gpu::{KvType, Ops, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::source::Resolver;
@@ -45,7 +45,7 @@ impl Case {
 
     /// Runs the sequence in chunks of `chunk` tokens, and its last `alone` tokens one by one, as decoding does. Returns
     /// the logits of the compared positions.
-    fn run<O: Ops, C: BlockingCopier>(
+    fn run<O: Ops, C: QueuedCopier>(
         &self,
         rig: &mut Rig<O, C>,
         chunk: usize,
@@ -56,7 +56,7 @@ impl Case {
 
     /// Runs the sequence in chunks as [`Case::run`] does, and calls `between` before each step, for example to swap the
     /// sequence out and in.
-    fn run_with<O: Ops, C: BlockingCopier>(
+    fn run_with<O: Ops, C: QueuedCopier>(
         &self,
         rig: &mut Rig<O, C>,
         chunk: usize,
@@ -77,7 +77,7 @@ impl Case {
 
     /// Runs the sequence in batches with 31 other sequences, as number 17 (from 0) of 32. The others start and end
     /// meanwhile; some decode, some prefill.
-    fn run_in_a_crowd<O: Ops, C: BlockingCopier>(
+    fn run_in_a_crowd<O: Ops, C: QueuedCopier>(
         &self,
         rig: &mut Rig<O, C>,
         chunk: usize,
@@ -125,7 +125,7 @@ impl Case {
         self.check_on(&|threads| Rig::emulated(&self.files, &self.options(threads), true));
     }
 
-    fn check_on<O: Ops, C: BlockingCopier>(&self, open: &dyn Fn(usize) -> Rig<O, C>) {
+    fn check_on<O: Ops, C: QueuedCopier>(&self, open: &dyn Fn(usize) -> Rig<O, C>) {
         let mut rig = open(2);
         let alone = self.run(&mut rig, 512, 0);
         assert!(alone.iter().all(|(_, bits)| bits.iter().all(|&b| f32::from_bits(b).is_finite())));

@@ -5,7 +5,7 @@
 
 use crate::harness::{EmulatedRig, Rig, Sequence, tiny};
 use safetensors::SafeTensors;
-use tiercel_device::BlockingCopier;
+use tiercel_device::QueuedCopier;
 use tiercel_gpu::{KvType, Ops, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::weights::ModelFiles;
@@ -51,7 +51,7 @@ fn expected(family: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
 }
 
 /// Runs the reference prompt and calls `compare` with this program's logits and the expected logits of each position.
-fn compare<O: Ops, C: BlockingCopier>(
+fn compare<O: Ops, C: QueuedCopier>(
     rig: &mut Rig<O, C>,
     family: &str,
     chunk: usize,

@@ -2,32 +2,18 @@
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use crate::copies::{EmulatedCopies, EmulatedHost};
+use crate::fault::Fault;
 use crate::kernels::{SPAN, launch};
+use crate::time::{LAUNCH_US, Mark, Shared};
 use half::bf16;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tiercel_device::StepId;
 use tiercel_gpu::cuda::{
     CudaError, DevicePtr, Driver, HostPlan, KernelShape, LargestLaunch, Launch, Product,
     SLOT_BYTES, SLOTS, Work,
 };
-
-/// A fault that the emulated GPU makes on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The driver refuses the kernel launch with this number, counted from 0.
-    Launch(usize),
-    /// The driver cannot make CUDA graphs.
-    Graphs,
-    /// The driver takes this many bytes of device memory for itself when the first kernel is launched, as a real driver
-    /// does that loads kernels late.
-    LateMemory(usize),
-    /// The driver can pin only this many pieces of the host pool.
-    Pinning(usize),
-    /// The device is lost at the kernel launch with this number, counted from 0. The wait in which that launch runs
-    /// reports the loss, and so do later calls.
-    Lost(usize),
-}
 
 /// An emulated GPU whose device memory is host memory. Submitted work runs only when a caller waits for it, which is
 /// allowed: a real GPU need not have run it earlier either.
@@ -47,7 +33,9 @@ pub struct EmulatedDriver {
     largest: Vec<LargestLaunch>,
     launches: usize,
     fault: Option<Fault>,
-    lost: bool,
+    shared: Shared,
+    /// Time of the compute stream, us.
+    now_us: u64,
 }
 
 /// One item of work in the emulated GPU's queue.
@@ -55,6 +43,7 @@ enum Asked {
     Write { to: DevicePtr, bytes: Vec<u8> },
     Launch { launch: Launch, number: usize },
     Multiply(Product),
+    BeginStep { slot: usize },
     Send { slot: usize, from: DevicePtr, bytes: usize },
 }
 
@@ -95,7 +84,8 @@ impl EmulatedDriver {
             largest: Vec::new(),
             launches: 0,
             fault: None,
-            lost: false,
+            shared: Shared::default(),
+            now_us: 0,
         }
     }
 
@@ -126,7 +116,11 @@ impl EmulatedDriver {
     }
 
     fn alive(&self) -> Result<(), CudaError> {
-        if self.lost { Err(CudaError::Lost("a made-up fault".to_owned())) } else { Ok(()) }
+        if self.shared.state().lost {
+            Err(CudaError::Lost("a made-up fault".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     fn multiply_now(&mut self, product: Product) {
@@ -158,14 +152,22 @@ impl EmulatedDriver {
             match asked {
                 Asked::Write { to, bytes } => self.write(to, &bytes),
                 Asked::Launch { launch: asked, number } => {
-                    self.lost |= self.fault == Some(Fault::Lost(number));
+                    self.now_us += LAUNCH_US;
+                    self.shared.state().lost |= self.fault == Some(Fault::Lost(number));
                     launch(&asked, self.shape, number % 2 == 1)?;
                 }
-                Asked::Multiply(product) => self.multiply_now(product),
+                Asked::Multiply(product) => {
+                    self.now_us += LAUNCH_US;
+                    self.multiply_now(product);
+                }
+                Asked::BeginStep { slot } => {
+                    self.shared.state().steps[slot].begun_us = self.now_us;
+                }
                 Asked::Send { slot, from, bytes } => {
                     let mut sent = vec![0; bytes];
                     self.read(from, &mut sent);
                     self.slots[slot] = Slot { bytes: sent, arrived: true, asked: false };
+                    self.shared.state().steps[slot].ended_us = Some(self.now_us);
                     if until == Some(slot) {
                         break;
                     }
@@ -205,11 +207,7 @@ impl Driver for EmulatedDriver {
     }
 
     fn host_pool(&mut self, plan: HostPlan) -> Result<(EmulatedCopies, EmulatedHost), CudaError> {
-        let pieces_max = match self.fault {
-            Some(Fault::Pinning(pieces)) => pieces,
-            _ => usize::MAX,
-        };
-        Ok(EmulatedHost::new(plan, pieces_max))
+        Ok(EmulatedHost::new(plan, self.shared.clone(), self.fault))
     }
 
     fn span(&self) -> usize {
@@ -254,17 +252,26 @@ impl Driver for EmulatedDriver {
         Ok(())
     }
 
+    fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError> {
+        self.alive()?;
+        self.shared.state().steps[slot] = Mark { step, ..Mark::default() };
+        self.asked.push_back(Asked::BeginStep { slot });
+        Ok(())
+    }
+
     fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError> {
         self.alive()?;
         assert!(bytes <= SLOT_BYTES, "{bytes} bytes in one slot");
         self.slots[slot] = Slot::default();
         self.asked.push_back(Asked::Send { slot, from, bytes });
+        self.shared.state().steps[slot].submitted = true;
         Ok(())
     }
 
     fn has_arrived(&mut self, slot: usize) -> bool {
+        let lost = self.shared.state().lost;
         let slot = &mut self.slots[slot];
-        self.lost || slot.arrived || std::mem::replace(&mut slot.asked, true)
+        lost || slot.arrived || std::mem::replace(&mut slot.asked, true)
     }
 
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
@@ -273,6 +280,11 @@ impl Driver for EmulatedDriver {
         }
         bytes.copy_from_slice(&self.slots[slot].bytes);
         self.alive()
+    }
+
+    fn step_us(&mut self, slot: usize) -> Result<Option<u64>, CudaError> {
+        let mark = self.shared.state().steps[slot];
+        Ok(mark.ended_us.map(|ended_us| ended_us - mark.begun_us))
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
@@ -324,5 +336,12 @@ impl Driver for EmulatedDriver {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         self.catch_up(None)
+    }
+}
+
+impl Drop for EmulatedDriver {
+    fn drop(&mut self) {
+        // Runs the rest of the work, as a real driver waits for it. A fault has been told, or nobody asks any more.
+        let _ = self.catch_up(None);
     }
 }

@@ -8,7 +8,11 @@
 
 mod copies;
 mod driver;
+mod fault;
 mod kernels;
+mod time;
 
 pub use copies::{EmulatedCopies, EmulatedHost};
-pub use driver::{EmulatedDriver, Fault};
+pub use driver::EmulatedDriver;
+pub use fault::Fault;
+pub use time::{BYTES_PER_US, LAUNCH_US};

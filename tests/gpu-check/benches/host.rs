@@ -37,18 +37,24 @@ struct Nothing {
 }
 
 impl CopyDriver for Nothing {
-    fn start(
-        &mut self,
-        _: CopyDirection,
-        _: DevicePtr,
-        _: usize,
-        _: usize,
-    ) -> Result<(), CudaError> {
+    fn begin(&mut self, _: CopyDirection, _: StepId) -> Result<(), CudaError> {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), CudaError> {
+    fn add(&mut self, _: CopyDirection, _: DevicePtr, _: usize, _: usize) -> Result<(), CudaError> {
         Ok(())
+    }
+
+    fn close(&mut self, _: CopyDirection) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn has_ended(&mut self, _: CopyDirection) -> bool {
+        true
+    }
+
+    fn end(&mut self, _: CopyDirection) -> Result<u64, CudaError> {
+        Ok(0)
     }
 }
 
@@ -99,6 +105,10 @@ impl Driver for Nothing {
         Ok(())
     }
 
+    fn begin_step(&mut self, _: usize, _: StepId) -> Result<(), CudaError> {
+        Ok(())
+    }
+
     fn send_back(&mut self, _: usize, _: DevicePtr, _: usize) -> Result<(), CudaError> {
         Ok(())
     }
@@ -109,6 +119,10 @@ impl Driver for Nothing {
 
     fn receive(&mut self, _: usize, _: &mut [u8]) -> Result<(), CudaError> {
         Ok(())
+    }
+
+    fn step_us(&mut self, _: usize) -> Result<Option<u64>, CudaError> {
+        Ok(None)
     }
 
     fn launch(&mut self, _: &Launch) -> Result<(), CudaError> {

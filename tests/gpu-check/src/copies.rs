@@ -3,13 +3,16 @@
 use crate::CheckError;
 use crate::report::Report;
 use tiercel_device::{
-    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
+    BlockId, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, QueuedCopier,
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, DevicePtr, Driver};
 
 /// Number of bytes in a measured copy between device and host memory, before the division by `scale`.
 const MEASURED_BYTES: usize = 1 << 30;
 const REPEATS: usize = 5;
+/// Goal for a copy out and a copy in at once: their time as a share of their time one after the other, percent. Half of it
+/// would be without any loss.
+const MOST_TOGETHER: f64 = 70.0;
 
 /// Checks that KV blocks survive copies to host memory and back, and measures the bandwidth: blocks of an 8B-shape
 /// model copied one by one, against one long copy. `scale` divides the number of bytes.
@@ -51,12 +54,45 @@ pub fn check_copies<D: Driver>(
             report.at_least(&format!("{what}, of the link"), share, 90.0, "%");
         }
     }
+    both_ways(&mut copier, blocks, scale == 1, report)
+}
+
+/// Copies half of the blocks out and the other half in: one after the other, and both at once.
+fn both_ways(
+    copier: &mut impl QueuedCopier,
+    blocks: u32,
+    judged: bool,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let half = blocks / 2;
+    let out = batch(CopyDirection::Out, (0..half).map(|block| (block, block)));
+    let back = batch(CopyDirection::In, (half..2 * half).map(|block| (block, block)));
+    let clock = Clock::wall();
+    let (mut apart_us, mut together_us) = (u64::MAX, u64::MAX);
+    for _ in 0..REPEATS {
+        let start = clock.now();
+        copier.copy(&out)?;
+        copier.copy(&back)?;
+        apart_us = apart_us.min(clock.now().since_us(start).max(1));
+        let start = clock.now();
+        copier.begin(&out)?;
+        copier.begin(&back)?;
+        copier.end(CopyDirection::Out)?;
+        copier.end(CopyDirection::In)?;
+        together_us = together_us.min(clock.now().since_us(start).max(1));
+    }
+    let what = "copies both ways at once, of their time one after the other";
+    let share = 100.0 * together_us as f64 / apart_us as f64;
+    match judged {
+        true => report.at_most(what, share, MOST_TOGETHER, "%"),
+        false => report.measured(what, format!("{share:.0} %")),
+    }
     Ok(())
 }
 
 fn batch(direction: CopyDirection, pairs: impl Iterator<Item = (u32, u32)>) -> CopyBatch {
     let pair = |(device, host)| CopyPair { device: BlockId(device), host: HostBlockId(host) };
-    CopyBatch { id: CopyId(1), direction, pairs: pairs.map(pair).collect() }
+    CopyBatch::needed(CopyId(1), direction, pairs.map(pair).collect())
 }
 
 fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), CheckError> {
@@ -87,7 +123,7 @@ fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), Check
 /// Copies `blocks` KV blocks between device and host a few times and returns the highest copy rate, bytes/s. Device
 /// block `i` is paired with host block `i * stride` modulo the number of blocks.
 fn bytes_per_s(
-    copier: &mut impl BlockingCopier,
+    copier: &mut impl QueuedCopier,
     direction: CopyDirection,
     blocks: u32,
     stride: u32,

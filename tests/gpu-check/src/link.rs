@@ -3,7 +3,7 @@
 use crate::CheckError;
 use crate::report::Report;
 use tiercel_device::{
-    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
+    BlockId, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, QueuedCopier,
 };
 
 /// Goal for copies of scattered KV blocks: their rate as a share of the rate of one large copy, percent.
@@ -27,7 +27,7 @@ pub(crate) struct Range {
 /// Measures block copies to the host and back, once with neighbouring blocks merged into one copy and once with every
 /// block copied by itself; then the copy of one sequence of `sequence` blocks to the device.
 pub(crate) fn measure_link(
-    copier: &mut impl BlockingCopier,
+    copier: &mut impl QueuedCopier,
     range: Range,
     sequence: u32,
     judged: bool,
@@ -65,7 +65,7 @@ pub(crate) fn measure_link(
 }
 
 fn fastest_us(
-    copier: &mut impl BlockingCopier,
+    copier: &mut impl QueuedCopier,
     direction: CopyDirection,
     range: Range,
     scattered: bool,
@@ -75,7 +75,7 @@ fn fastest_us(
     // block by itself.
     let host = |i: u32| if scattered { blocks - 1 - i } else { i };
     let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(host(i)) };
-    let batch = CopyBatch { id: CopyId(1), direction, pairs: (0..blocks).map(pair).collect() };
+    let batch = CopyBatch::needed(CopyId(1), direction, (0..blocks).map(pair).collect());
     let clock = Clock::wall();
     let mut fastest = u64::MAX;
     for _ in 0..REPEATS {

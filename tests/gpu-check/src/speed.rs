@@ -8,8 +8,8 @@ use crate::report::Report;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tiercel_device::{
-    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair,
-    HostBlockId,
+    BlockId, Clock, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair, HostBlockId,
+    QueuedCopier,
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Draw, MatrixPart, Ops, RowInput, SeqRows, SourceType, TensorUse, WeightFormat};
@@ -336,7 +336,7 @@ impl<D: Driver> Bench<D> {
     fn beside_copies(
         &mut self,
         plan: &SpeedPlan,
-        mut copier: impl BlockingCopier,
+        mut copier: impl QueuedCopier,
         blocks: u32,
         report: &mut Report,
     ) -> Result<(), CheckError> {
@@ -368,7 +368,7 @@ impl<D: Driver> Bench<D> {
 /// Copies KV blocks out and in until `stop` is set; returns the copy rate, bytes/s.
 fn copy_until(
     stop: &AtomicBool,
-    copier: &mut impl BlockingCopier,
+    copier: &mut impl QueuedCopier,
     (first, blocks): (u32, u32),
     block_bytes: usize,
 ) -> Result<f64, CheckError> {
@@ -378,7 +378,7 @@ fn copy_until(
         for direction in [CopyDirection::Out, CopyDirection::In] {
             let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(i) };
             let pairs = (0..blocks).map(pair).collect();
-            copier.copy(&CopyBatch { id: CopyId(1), direction, pairs })?;
+            copier.copy(&CopyBatch::needed(CopyId(1), direction, pairs))?;
             bytes += f64::from(blocks) * block_bytes as f64;
         }
     }

@@ -10,7 +10,7 @@ use tiercel_device::{CopyBatch, CopyDirection, CopyId, SeqId};
 impl BlockStore {
     /// Hands out the copies that may start now: every step that uses their blocks has completed, and the limit on
     /// blocks in transit allows them. Copies of one direction start in order, and the two directions alternate.
-    /// Mirroring copies (made ahead of need) go one batch at a time, while no sequence waits for a copy.
+    /// Mirroring copies (made ahead of need) go one batch at a time, while no sequence waits for a copy to the host.
     pub fn take_copies(&mut self) -> Vec<CopyBatch> {
         let room = self.config.max_copy_blocks_in_transit.max(1);
         let largest_batch = self.config.max_copy_blocks_per_batch.max(1);

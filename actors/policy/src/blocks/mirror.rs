@@ -8,11 +8,11 @@ use crate::Victim;
 
 impl BlockStore {
     /// Queues mirroring copies (device to host, ahead of need) of at most `most` blocks, for the victims that would be
-    /// swapped, in the order of `victims`. While any copy is queued, nothing is mirrored, so that sequences do not wait
-    /// longer for their copies. Mirrored host blocks belong to no sequence: once copied they are cached content of the
-    /// host pool, evicted in its usual order.
+    /// swapped, in the order of `victims`. While any copy to the host is queued, nothing is mirrored, so that sequences
+    /// do not wait longer for their copies. Mirrored host blocks belong to no sequence: once copied they are cached
+    /// content of the host pool, evicted in its usual order.
     pub(super) fn mirror(&mut self, victims: &[Victim], most: u32) {
-        if self.transfers.queued() > 0 || self.config.host_blocks == 0 {
+        if self.transfers.waits_out() || self.config.host_blocks == 0 {
             return;
         }
         let mut left = most;

@@ -3,7 +3,8 @@
 //! for the same content share one copy.
 //!
 //! Mirroring copies (made ahead of need) have a queue of their own with the lowest priority: they go one batch at a
-//! time, and only while no sequence waits for a copy.
+//! time, and only while no sequence waits for a copy to the host. Copies to the device do not hold them up, because the
+//! link has both directions at once.
 
 use super::BlockHash;
 use super::hash::ByName;
@@ -91,6 +92,17 @@ impl Transfers {
     /// Returns the number of copies (one block each) that are queued and have not started.
     pub(super) fn queued(&self) -> u32 {
         self.jobs.len() as u32 - self.started
+    }
+
+    /// Whether copies to the host, needed or ahead of need, are queued and have not started.
+    pub(super) fn waits_out(&self) -> bool {
+        [queue_of(CopyDirection::Out), AHEAD].iter().any(|queue| !self.queues[*queue].is_empty())
+    }
+
+    /// Whether a batch of copies to the host is at the device.
+    fn runs_out(&self) -> bool {
+        let first = |ids: &Vec<u64>| self.jobs.get(ids.first()?).map(|job| job.direction);
+        self.batches.values().any(|ids| first(ids) == Some(CopyDirection::Out))
     }
 
     /// Returns the number of host-to-device copies that are queued or running.
@@ -181,17 +193,19 @@ impl Transfers {
             }
             self.turn = other(self.turn);
         }
-        let needed = [CopyDirection::Out, CopyDirection::In].map(queue_of);
-        if self.started == 0 && needed.iter().all(|queue| self.queues[*queue].is_empty()) {
-            batches.extend(self.next_batch(AHEAD, completed, largest_batch.min(room)));
+        let idle = self.queues[queue_of(CopyDirection::Out)].is_empty();
+        if idle && !self.queues[AHEAD].is_empty() && self.started < room && !self.runs_out() {
+            let most = largest_batch.min(room - self.started);
+            batches.extend(self.next_batch(AHEAD, completed, most));
         }
         batches
     }
 
     fn next_batch(&mut self, queue: usize, completed: StepId, most: u32) -> Option<CopyBatch> {
+        let ahead_of_need = queue == AHEAD;
         let queue = &mut self.queues[queue];
         let (mut ids, mut pairs) = (Vec::new(), Vec::new());
-        let mut direction = CopyDirection::Out;
+        let (mut direction, mut after) = (CopyDirection::Out, StepId(0));
         while let Some(&id) = queue.front()
             && (ids.len() as u32) < most
         {
@@ -201,6 +215,7 @@ impl Transfers {
             }
             job.started = true;
             direction = job.direction;
+            after = after.max(job.fence);
             pairs.push(CopyPair { device: BlockId(job.device), host: HostBlockId(job.host) });
             ids.push(id);
             queue.pop_front();
@@ -212,7 +227,7 @@ impl Transfers {
         let id = CopyId(self.next_batch);
         self.started += ids.len() as u32;
         self.batches.insert(id, ids);
-        Some(CopyBatch { id, direction, pairs })
+        Some(CopyBatch { id, direction, ahead_of_need, after, pairs })
     }
 
     /// Ends a batch of copies and returns its copies, in order; none if the batch id is unknown.
@@ -298,5 +313,21 @@ mod tests {
         let directions: Vec<CopyDirection> =
             transfers.take(StepId(0), 4, 4).iter().map(|batch| batch.direction).collect();
         assert_eq!(directions, [CopyDirection::Out, CopyDirection::In]);
+    }
+
+    #[test]
+    fn mirroring_goes_on_beside_copies_to_the_device_and_not_beside_copies_to_the_host() {
+        let mut transfers = Transfers::new();
+        let mut take = |direction, content, ahead| {
+            let fence = StepId(u64::from(content));
+            transfers.push(Transfer { fence, ..copy(direction, content, ahead) });
+            let batches = transfers.take(StepId(9), 9, 4);
+            let told = batches.iter().map(|b| (b.direction, b.ahead_of_need, b.after));
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(take(CopyDirection::In, 1, false), [(CopyDirection::In, false, StepId(1))]);
+        assert_eq!(take(CopyDirection::Out, 2, true), [(CopyDirection::Out, true, StepId(2))]);
+        assert!(take(CopyDirection::Out, 3, true).is_empty(), "one batch at a time");
+        assert_eq!(take(CopyDirection::Out, 4, false), [(CopyDirection::Out, false, StepId(4))]);
     }
 }

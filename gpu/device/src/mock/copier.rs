@@ -1,17 +1,20 @@
-//! Copy side of the mock device: one queue of copies for each direction, served in order at the bandwidth of the link.
-//! Copies in the two directions run at once.
+//! Copy side of the mock device: one queue of copies for each direction, in the order of [`CopyLane`], served at the
+//! bandwidth of the link. Copies in the two directions run at once.
 
 use super::faults::{Draws, Purpose};
 use super::{MockOptions, Shared};
+use crate::copy_lane::CopyLane;
 use crate::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair, SubmitError};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
 type Job = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
-/// Most batches of copies that may wait in one direction of the mock device; the engine never comes near this limit.
-const MOST_WAITING: usize = 1024;
+/// Most batches of copies that may come to a direction of the mock device before it looks at them; the engine never
+/// comes near this limit.
+const MOST_WAITING: usize = 1 << 16;
 
 /// Copy side of the mock device; passes batches to the tasks that copy them.
 pub(super) struct MockCopier {
@@ -62,9 +65,22 @@ struct Link {
 
 impl Link {
     async fn run(mut self, mut work: mpsc::Receiver<Job>) {
-        while let Some((batch, done)) = work.recv().await {
-            let (duration_us, result) = self.copy(&batch).await;
-            done(CopyDone { id: batch.id, duration_us, result });
+        let (mut lane, mut in_flight) = (CopyLane::default(), VecDeque::new());
+        loop {
+            if in_flight.is_empty() {
+                let Some(job) = work.recv().await else { return };
+                accept(job, &mut lane, &mut in_flight);
+            }
+            while let Some((batch, done)) = in_flight.pop_front() {
+                let (duration_us, result) = self.copy(&batch).await;
+                // Batches that came while the copy ran took their places before it ended.
+                while let Ok(job) = work.try_recv() {
+                    accept(job, &mut lane, &mut in_flight);
+                }
+                lane.end();
+                in_flight.extend(lane.start());
+                done(CopyDone { id: batch.id, duration_us, result });
+            }
         }
     }
 
@@ -79,6 +95,7 @@ impl Link {
             let CopyPair { device, host } = pair;
             return (0, Err(CopyError::Failed(format!("no such block: {device} or {host}"))));
         }
+        self.wait_for_steps(batch).await;
         let now = self.options.clock.now();
         let timed = self.shared.borrow_mut().timed_faults.fails_copy(batch.direction, now);
         if timed == Some(true) {
@@ -108,9 +125,33 @@ impl Link {
         (duration_us, Ok(()))
     }
 
+    /// Waits until the step that runs has ended, if the fence of the batch names it or a later one.
+    async fn wait_for_steps(&self, batch: &CopyBatch) {
+        loop {
+            let step_ended = match &*self.shared.borrow() {
+                Shared { running: Some(step), step_ended, .. } if *step <= batch.after => {
+                    Rc::clone(step_ended)
+                }
+                _ => return,
+            };
+            step_ended.notified().await;
+        }
+    }
+
     fn exists(&self, pair: &CopyPair) -> bool {
         let memory = &self.shared.borrow().memory;
         (pair.device.0 as usize) < memory.device_blocks()
             && (pair.host.0 as usize) < memory.host_blocks()
     }
+}
+
+/// Queues a batch of copies, and starts the next batch of the direction if it may start. A batch for which there is no
+/// room fails.
+fn accept(job: Job, lane: &mut CopyLane<Job>, in_flight: &mut VecDeque<Job>) {
+    let ahead_of_need = job.0.ahead_of_need;
+    if let Err((batch, done)) = lane.push(job, ahead_of_need) {
+        let result = Err(CopyError::Failed(SubmitError::Full.to_string()));
+        done(CopyDone { id: batch.id, duration_us: 0, result });
+    }
+    in_flight.extend(lane.start());
 }

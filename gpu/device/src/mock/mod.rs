@@ -34,12 +34,13 @@ pub use profile::{MockProfile, MockProfileError, ServerSizes};
 pub use script::MockScript;
 pub use timed_faults::{MockTimedFault, MockTimedFaultKind};
 
-use crate::{Clock, Device, DeviceInfo, TokenId};
+use crate::{Clock, Device, DeviceInfo, StepId, TokenId};
 use memory::Memory;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use timed_faults::TimedFaults;
+use tokio::sync::Notify;
 
 /// Options with which a mock device is opened: speed, sizes, seed, noise, and injected faults.
 #[derive(Debug, Clone)]
@@ -137,6 +138,10 @@ struct Shared {
     /// Reason for which the mock device is lost (all steps and copies fail); `None` while it works.
     lost: Option<String>,
     timed_faults: TimedFaults,
+    /// The step that runs.
+    running: Option<StepId>,
+    /// Signal that a step has ended, for batches of copies whose fence names the step.
+    step_ended: Rc<Notify>,
 }
 
 impl MockDevice {
@@ -155,7 +160,9 @@ impl MockDevice {
             options.host_blocks,
         );
         let timed_faults = TimedFaults::new(&options.faults.timed);
-        let shared = Rc::new(RefCell::new(Shared { memory, lost: None, timed_faults }));
+        let shared =
+            Shared { memory, lost: None, timed_faults, running: None, step_ended: Rc::default() };
+        let shared = Rc::new(RefCell::new(shared));
         let info = DeviceInfo {
             block_size: options.block_size,
             device_blocks: options.device_blocks,

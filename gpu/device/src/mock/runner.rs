@@ -74,7 +74,13 @@ async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<A
     loop {
         let waits = work.is_empty();
         let Some((batch, done)) = work.recv().await else { return };
+        engine.shared.borrow_mut().running = Some(batch.id);
         let result = engine.step(&batch, waits).await;
+        {
+            let mut shared = engine.shared.borrow_mut();
+            shared.running = None;
+            shared.step_ended.notify_waiters();
+        }
         engine.remember(&batch, result.is_err(), work.len());
         in_flight.fetch_sub(1, Ordering::AcqRel);
         done(StepDone { id: batch.id, result });

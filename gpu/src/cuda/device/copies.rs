@@ -1,42 +1,95 @@
-//! Copy side of a GPU: a separate CUDA stream, which no step waits for, between device memory and the host pool.
+//! Copy side of a GPU: a CUDA stream for each direction, which no step waits for, between device memory and the host pool. A
+//! GPU has a copy engine for each direction, so copies out and copies in run at once.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::calls::driver::memory;
-use super::calls::work::stream;
+use super::calls::work::{event, stream};
 use super::context::{Context, is_lost, lost};
 use super::pinned_host::PinnedHost;
+use super::step_events::StepEvents;
+use super::timing::elapsed_us;
 use crate::cuda::{CopyDriver, CudaError, DevicePtr};
-use cudarc::driver::sys::CUstream;
-use tiercel_device::CopyDirection;
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
+use std::sync::Arc;
+use tiercel_device::{COPIES_IN_FLIGHT, CopyDirection, StepId};
 
-/// CUDA stream for copies of KV blocks from and to the pinned memory of the host pool.
+/// CUDA streams for copies of KV blocks from and to the pinned memory of the host pool.
 pub struct CudaCopies {
     context: Context,
-    stream: CUstream,
+    steps: Arc<StepEvents>,
+    ways: [Way; 2],
     host: PinnedHost,
 }
 
-// SAFETY: the CUDA stream belongs to this `CudaCopies` alone, and one thread at a time uses it.
+/// One direction of copies.
+struct Way {
+    stream: CUstream,
+    /// Events at the beginning and at the end of each batch in flight. A batch takes the pair after that of the batch
+    /// before.
+    events: [(CUevent, CUevent); COPIES_IN_FLIGHT],
+    /// Number of batches begun so far.
+    begun: usize,
+    /// Number of batches ended so far.
+    ended: usize,
+}
+
+// SAFETY: the CUDA streams and the events of the batches belong to this `CudaCopies` alone, and one thread at a time uses
+// them.
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
-    /// Makes a CUDA stream for copies from and to the pinned memory of the host pool.
+    /// Makes the CUDA streams for copies from and to the pinned memory of the host pool. `steps` are the events of the
+    /// compute side.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
-    pub(super) fn new(context: &Context, host: PinnedHost) -> Result<CudaCopies, CudaError> {
+    pub(super) fn new(
+        context: &Context,
+        steps: &Arc<StepEvents>,
+        host: PinnedHost,
+    ) -> Result<CudaCopies, CudaError> {
         context.enter()?;
-        // Gives the copy stream the least priority, so that steps go before copies where both need the same units of
+        let ways = [Way::new()?, Way::new()?];
+        let (context, steps) = (context.clone(), Arc::clone(steps));
+        Ok(CudaCopies { context, steps, ways, host })
+    }
+}
+
+impl Way {
+    fn new() -> Result<Way, CudaError> {
+        // Gives the copy streams the least priority, so that steps go before copies where both need the same units of
         // the GPU.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
-        let stream = stream::create_with_priority(least);
-        let stream = stream.map_err(lost)?;
-        Ok(CudaCopies { context: context.clone(), stream, host })
+        let stream = stream::create_with_priority(least).map_err(lost)?;
+        let event = || event::create_timed().map_err(lost);
+        let events = [(event()?, event()?), (event()?, event()?)];
+        Ok(Way { stream, events, begun: 0, ended: 0 })
+    }
+
+    /// Returns the events of the batch begun last.
+    fn newest(&self) -> (CUevent, CUevent) {
+        self.events[(self.begun + COPIES_IN_FLIGHT - 1) % COPIES_IN_FLIGHT]
+    }
+
+    /// Returns the events of the oldest batch in flight.
+    fn oldest(&self) -> (CUevent, CUevent) {
+        assert!(self.ended < self.begun, "no batch is in flight");
+        self.events[self.ended % COPIES_IN_FLIGHT]
     }
 }
 
 impl CopyDriver for CudaCopies {
-    fn start(
+    fn begin(&mut self, direction: CopyDirection, after: StepId) -> Result<(), CudaError> {
+        self.context.enter()?;
+        let way = &mut self.ways[direction.index()];
+        assert!(way.begun - way.ended < COPIES_IN_FLIGHT, "more batches than may be in flight");
+        self.steps.hold(way.stream, after)?;
+        way.begun += 1;
+        // SAFETY: the event and the CUDA stream belong to `self`; the batch that used the event before has ended.
+        unsafe { event::record(way.newest().0, way.stream) }.map_err(lost)
+    }
+
+    fn add(
         &mut self,
         direction: CopyDirection,
         device: DevicePtr,
@@ -44,15 +97,17 @@ impl CopyDriver for CudaCopies {
         bytes: usize,
     ) -> Result<(), CudaError> {
         self.context.enter()?;
+        let stream = self.ways[direction.index()].stream;
         let mut device = device;
         for (host, bytes) in self.host.parts(host, bytes)? {
-            // SAFETY: the range is inside the pinned memory, which only this stream's copies touch; the engine never has
-            // two copies of one block in flight, nor compute that writes a block that is being copied. `wait` is called
-            // before the engine is told that the copy ended.
+            // SAFETY: the range is inside the pinned memory, which only the copies of this value touch. The engine never
+            // has two copies of one block in flight, nor compute that writes a block that is being copied; steps submitted
+            // before that write the block are in the fence of the batch, for which the stream waits. The engine is told
+            // that the copy ended only after the event that `close` records.
             let copied = unsafe {
                 match direction {
-                    CopyDirection::Out => memory::copy_out(host, device.0, bytes, self.stream),
-                    CopyDirection::In => memory::copy_in(device.0, host, bytes, self.stream),
+                    CopyDirection::Out => memory::copy_out(host, device.0, bytes, stream),
+                    CopyDirection::In => memory::copy_in(device.0, host, bytes, stream),
                 }
             };
             copied.map_err(|error| match is_lost(error) {
@@ -64,18 +119,52 @@ impl CopyDriver for CudaCopies {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), CudaError> {
+    fn close(&mut self, direction: CopyDirection) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the CUDA stream of the copies belongs to this `CudaCopies`.
-        unsafe { stream::synchronize(self.stream) }.map_err(lost)
+        let way = &self.ways[direction.index()];
+        // SAFETY: the event and the CUDA stream belong to `self`; the batch that used the event before has ended.
+        unsafe { event::record(way.newest().1, way.stream) }.map_err(lost)
+    }
+
+    fn has_ended(&mut self, direction: CopyDirection) -> bool {
+        if self.context.enter().is_err() {
+            return true;
+        }
+        let (_, ended) = self.ways[direction.index()].oldest();
+        // SAFETY: the queried CUDA event belongs to `self`, so it exists during the call.
+        let state = unsafe { event::query(ended) };
+        !state.is_err_and(|error| error.is(CUresult::CUDA_ERROR_NOT_READY))
+    }
+
+    fn end(&mut self, direction: CopyDirection) -> Result<u64, CudaError> {
+        self.context.enter()?;
+        let way = &mut self.ways[direction.index()];
+        let (begun, ended) = way.oldest();
+        way.ended += 1;
+        // SAFETY: the CUDA event belongs to `self`, so it exists during the call.
+        unsafe { event::synchronize(ended) }.map_err(lost)?;
+        // A driver without the call tells no time; the engine then keeps the speed of the link that it knows.
+        Ok(elapsed_us(begun, ended)?.unwrap_or(0))
     }
 }
 
 impl Drop for CudaCopies {
     fn drop(&mut self) {
-        if self.wait().is_ok() {
-            // SAFETY: the CUDA stream was made in `new`, is destroyed once, and nothing uses it any more.
-            let _ = unsafe { stream::destroy(self.stream) };
+        // Destroys streams and events only if the device still works; NVIDIA's driver frees those of a lost device by
+        // itself.
+        let entered = self.context.enter().is_ok();
+        // SAFETY: the CUDA streams belong to this value.
+        let idle = |way: &Way| unsafe { stream::synchronize(way.stream) }.is_ok();
+        if !(entered && self.ways.iter().all(idle)) {
+            return;
+        }
+        for way in &self.ways {
+            for event in way.events.into_iter().flat_map(|(begun, ended)| [begun, ended]) {
+                // SAFETY: the event was made in `Way::new`, is destroyed once, and no work uses it any more.
+                let _ = unsafe { event::destroy(event) };
+            }
+            // SAFETY: the CUDA stream was made in `Way::new`, is destroyed once, and is idle.
+            let _ = unsafe { stream::destroy(way.stream) };
         }
     }
 }

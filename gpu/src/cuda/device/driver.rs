@@ -17,6 +17,7 @@ use crate::cuda::{
 use cudarc::driver::sys::{CUfunction, CUmodule, CUstream};
 use std::collections::HashMap;
 use std::ffi::c_void;
+use tiercel_device::StepId;
 
 /// Dynamic shared memory that a thread block may use without an explicit request to the driver, bytes: 48 KiB.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
@@ -104,7 +105,7 @@ impl Driver for CudaDriver {
 
     fn host_pool(&mut self, plan: HostPlan) -> Result<(CudaCopies, PinnedHost), CudaError> {
         let host = PinnedHost::new(&self.context, plan);
-        Ok((CudaCopies::new(&self.context, host.clone())?, host))
+        Ok((CudaCopies::new(&self.context, self.results.events(), host.clone())?, host))
     }
 
     fn span(&self) -> usize {
@@ -159,18 +160,28 @@ impl Driver for CudaDriver {
         self.staging.download(from, bytes, self.stream)
     }
 
+    fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.results.events().begin(slot, step, self.stream)
+    }
+
     fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError> {
         self.context.enter()?;
         self.results.send(slot, from, bytes, self.stream)
     }
 
     fn has_arrived(&mut self, slot: usize) -> bool {
-        self.context.enter().is_err() || self.results.has_arrived(slot)
+        self.context.enter().is_err() || self.results.events().has_ended(slot)
     }
 
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.context.enter()?;
         self.results.receive(slot, bytes)
+    }
+
+    fn step_us(&mut self, slot: usize) -> Result<Option<u64>, CudaError> {
+        self.context.enter()?;
+        self.results.events().elapsed_us(slot)
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {

@@ -10,6 +10,8 @@
 //! | `staging` | pinned memory that uploads and downloads go through |
 //! | `graphs` | captured launches that are run again by one call |
 //! | `results` | tokens that steps send back to the host |
+//! | `step_events` | beginnings and ends of the steps in flight |
+//! | `timing` | time between two events |
 //! | `driver` | compute side: launches, memory, products |
 //! | `copies` | copy side: block copies between the device pool and the host pool |
 //! | `pinned_host` | pinned memory of the host pool, in pieces |
@@ -24,6 +26,8 @@ mod pinned_host;
 mod products;
 mod results;
 mod staging;
+mod step_events;
+mod timing;
 
 pub use compile::{Compiled, KernelCache, compile};
 pub use context::{Context, gpu_present};

@@ -93,7 +93,11 @@ impl Bench {
             device: BlockId(*device),
             host: HostBlockId(*host),
         };
-        let batch = CopyBatch { id: CopyId(1), direction, pairs: pairs.iter().map(pair).collect() };
+        let pairs = pairs.iter().map(pair).collect();
+        self.submit_copy(CopyBatch::needed(CopyId(1), direction, pairs))
+    }
+
+    fn submit_copy(&mut self, batch: CopyBatch) -> oneshot::Receiver<CopyDone> {
         let (tx, rx) = oneshot::channel();
         let done = Box::new(move |done| tx.send(done).expect("the test waits"));
         self.device.copier.submit(batch, done).expect("room");
@@ -291,5 +295,53 @@ fn the_directions_are_full_duplex_and_each_is_in_order() {
             ends.push(bench.clock.now().since_us(before));
         }
         assert_eq!(ends, [16, 32, 32], "the copy in ended at 16, before the second copy out");
+    });
+}
+
+#[test]
+fn copies_that_sequences_wait_for_overtake_copies_ahead_of_need() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let before = bench.clock.now();
+        let pair = |block| vec![CopyPair { device: BlockId(block), host: HostBlockId(block) }];
+        let mut submit = |block: u32, ahead_of_need| {
+            let needed = CopyBatch::needed(CopyId(1), CopyDirection::Out, pair(block));
+            bench.submit_copy(CopyBatch { ahead_of_need, ..needed })
+        };
+        let ahead = [submit(0, true), submit(1, true)];
+        let needed = [submit(2, false), submit(3, false)];
+        let mut ends = Vec::new();
+        for copy in needed.into_iter().chain(ahead) {
+            copy.await.expect("an answer");
+            ends.push(bench.clock.now().since_us(before));
+        }
+        // The mock device looks at its queue when all four batches are there. So the first batch ahead of need starts,
+        // and the two that sequences wait for follow it.
+        assert_eq!(ends, [32, 48, 48, 64], "the first batch ahead of need ended at 16");
+    });
+}
+
+#[test]
+fn a_copy_begins_when_the_steps_of_its_fence_have_ended() {
+    local(|| async {
+        for (after, content) in [(1, true), (0, false)] {
+            let mut bench = Bench::open(|_| {});
+            let step = bench.submit(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]);
+            let step = step.expect("room");
+            // Waits until the step is running.
+            bench.clock.sleep_us(50).await;
+            let pairs = [(0, 0), (1, 1)].map(|(device, host)| CopyPair {
+                device: BlockId(device),
+                host: HostBlockId(host),
+            });
+            let batch = CopyBatch::needed(CopyId(1), CopyDirection::Out, pairs.to_vec());
+            let batch = CopyBatch { after: StepId(after), ..batch };
+            let copied = bench.submit_copy(batch).await.expect("an answer");
+            assert_eq!((copied.duration_us, copied.result), (32, Ok(())));
+            let token = tokens(step.await.expect("an answer"));
+            bench.copy(CopyDirection::In, &[(4, 0), (5, 1)]).await.expect("an answer");
+            let next = bench.step(&[], vec![known(1, 6, &token, &[4, 5], Some(1))]).await;
+            assert_eq!(next.result.is_ok(), content, "without the fence, the copy came too early");
+        }
     });
 }

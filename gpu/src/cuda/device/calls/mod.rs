@@ -76,7 +76,7 @@ mod tests {
             .filter(|name| ["cu", "nvrtc"].iter().any(|library| name.starts_with(library)))
             .collect();
         let mut called: Vec<&str> = [driver::NAMES, cublaslt::NAMES, nvrtc::NAMES].concat();
-        called.extend(["cuGetErrorString", "cublasLtGetVersion"]);
+        called.extend(["cuEventElapsedTime", "cuGetErrorString", "cublasLtGetVersion"]);
         told.sort_unstable();
         called.sort_unstable();
         assert_eq!(told, called);

@@ -1,12 +1,13 @@
 //! Calls of the CUDA driver for work: streams, events, graphs, kernels.
 
-use super::driver::{Outcome, raw};
+use super::driver::{DriverError, Outcome, raw};
 use cudarc::driver::sys::{
-    CUevent, CUevent_flags, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUmodule,
-    CUstream, CUstream_flags, CUstreamCaptureMode,
+    self, CUevent, CUevent_flags, CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUmodule,
+    CUresult, CUstream, CUstream_flags, CUstreamCaptureMode,
 };
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 /// CUDA streams.
 pub(crate) mod stream {
@@ -43,6 +44,15 @@ pub(crate) mod stream {
     pub(crate) unsafe fn destroy(stream: CUstream) -> Outcome<()> {
         // SAFETY: the caller's promise.
         unsafe { raw::cuStreamDestroy_v2(stream) }
+    }
+
+    /// Makes later work on the stream wait, on the GPU, for the work that the event marks now.
+    ///
+    /// # Safety
+    /// Stream and event exist.
+    pub(crate) unsafe fn wait_event(stream: CUstream, event: CUevent) -> Outcome<()> {
+        // SAFETY: the caller's promise.
+        unsafe { raw::cuStreamWaitEvent(stream, event, 0) }
     }
 
     /// # Safety
@@ -101,8 +111,17 @@ pub(crate) mod event {
 
     /// Makes an event without timing.
     pub(crate) fn create() -> Outcome<CUevent> {
+        create_with(CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// Makes an event with timing, for [`elapsed_ms`].
+    pub(crate) fn create_timed() -> Outcome<CUevent> {
+        create_with(CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn create_with(flags: CUevent_flags) -> Outcome<CUevent> {
         let mut event = null_mut();
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        let flags = flags as c_uint;
         // SAFETY: the driver writes one address to a valid address.
         unsafe { raw::cuEventCreate(&raw mut event, flags) }.map(|()| event)
     }
@@ -128,11 +147,43 @@ pub(crate) mod event {
         unsafe { raw::cuEventSynchronize(event) }
     }
 
+    /// Returns the time on the GPU between two events, ms.
+    ///
+    /// # Safety
+    /// Both events exist, were made with timing, were recorded, and have happened.
+    pub(crate) unsafe fn elapsed_ms(from: CUevent, to: CUevent) -> Outcome<f32> {
+        let mut ms = 0.0;
+        // SAFETY: the caller's promise; the driver writes one number to a valid address.
+        unsafe { raw_elapsed_time(&raw mut ms, from, to) }.map(|()| ms)
+    }
+
     /// # Safety
     /// The event exists and is not used any more.
     pub(crate) unsafe fn destroy(event: CUevent) -> Outcome<()> {
         // SAFETY: the caller's promise.
         unsafe { raw::cuEventDestroy_v2(event) }
+    }
+}
+
+/// Calls `cuEventElapsedTime`. cudarc for CUDA 13 declares only the form of CUDA 12.8 and later, `cuEventElapsedTime_v2`;
+/// this is the form that every supported driver has, with the same arguments.
+///
+/// # Safety
+/// The contract of the driver's function.
+unsafe fn raw_elapsed_time(ms: *mut f32, from: CUevent, to: CUevent) -> Outcome<()> {
+    type Call = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
+    const _: unsafe fn(*mut f32, CUevent, CUevent) -> CUresult = sys::cuEventElapsedTime_v2;
+    static FOUND: OnceLock<Option<Call>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        // SAFETY: the library was found before, because the events exist, and its function has the type of `Call`.
+        let call = unsafe { sys::culib().get::<Call>(b"cuEventElapsedTime\0") };
+        call.ok().map(|call| *call)
+    });
+    let Some(call) = found else { return Err(DriverError::Absent("cuEventElapsedTime")) };
+    // SAFETY: the caller keeps the contract of the driver's function.
+    match unsafe { call(ms, from, to) } {
+        0 => Ok(()),
+        status => Err(DriverError::Status(status)),
     }
 }
 

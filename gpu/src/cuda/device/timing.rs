@@ -1,0 +1,19 @@
+//! Time between two events on a GPU.
+#![expect(unsafe_code, reason = "bindings to the CUDA driver")]
+
+use super::calls::driver::DriverError;
+use super::calls::work::event;
+use super::context::lost;
+use crate::cuda::CudaError;
+use cudarc::driver::sys::CUevent;
+
+/// Returns the time on the GPU between two events that were recorded with timing and have happened on one stream, us.
+/// `None` if the driver does not have the call.
+pub(super) fn elapsed_us(from: CUevent, to: CUevent) -> Result<Option<u64>, CudaError> {
+    // SAFETY: both events were made with timing, belong to the caller, were recorded and have happened.
+    match unsafe { event::elapsed_ms(from, to) } {
+        Ok(ms) => Ok(Some((f64::from(ms) * 1e3).round() as u64)),
+        Err(DriverError::Absent(_)) => Ok(None),
+        Err(error) => Err(lost(error)),
+    }
+}
