@@ -110,7 +110,7 @@ impl From<DeviceKind> for String {
 settings! {
     /// Settings of KV memory.
     pub struct KvSettings {
-        /// Element type of the KV cache. q8, on the CPU only, takes about half the memory of f16. On a GPU, f32 and f16 mean bf16.
+        /// Element type of the KV cache. q8 takes about half the memory of f16 and bf16. On a GPU, f32 and f16 mean bf16.
         element: KvElement = KvElement::F16, flag "kv-type", name "type";
         /// Size of the KV cache on the device, MiB; 0 chooses it by the free memory.
         cache_mib: u64 = 0, in 0..=1 << 24, flag "kv-cache-mib";

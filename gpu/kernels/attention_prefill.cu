@@ -5,9 +5,13 @@
 // online, as in FlashAttention-2 (Dao, 2023). Sums are computed by tiles instead of single keys, so results differ from
 // attention_rows in the last bits of bf16.
 //
+// Keys and values are multiplied as bf16, which also holds 8-bit integers exactly; scales of keys and values are applied
+// to scores and weights.
+//
 // Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
-// per key head), ATTENTION_WARPS (warps of a thread block), TILE (pairs of a row and a query head that a thread block
-// computes), TILE_KEYS (keys that are multiplied at a time); and with KERNEL(name) (name of a kernel in the binary).
+// per key head), KV (format of keys and values, see kv.cuh), ATTENTION_WARPS (warps of a thread block), TILE (pairs of a
+// row and a query head that a thread block computes), TILE_KEYS (keys that are multiplied at a time); and with
+// KERNEL(name) (name of a kernel in the binary).
 
 static_assert(TILE == ATTENTION_WARPS * 16 && TILE_KEYS % 16 == 0 && HEAD_DIM % 16 == 0, "whole tiles of 16");
 // Distance between the rows of a tile in shared memory, elements: 16 bytes more than the row's width, so that
@@ -30,24 +34,64 @@ struct Rows {
     u32 first_position;
 };
 
+// Keys and values of TILE_KEYS positions in shared memory. Scales are there in a format with scales only.
+struct KeyTile {
+    bf16 *keys;
+    bf16 *values;
+    float *key_scales;
+    float *value_scales;
+};
+
+// Keys and values of one kv head in the KV blocks of one sequence.
+struct Head {
+    const unsigned char *layer_kv; // the head's keys in block 0
+    const u32 *table;
+    u64 block_stride;
+    u64 values_at; // distance from keys to values, bytes
+    u32 block_size;
+};
+
 // Copies the keys and values of TILE_KEYS positions from `start` on to shared memory; writes zeros for positions from
 // `end` on.
-__device__ __forceinline__ void load_keys(
-    bf16 *keys, bf16 *values, const bf16 *layer_kv, const u32 *table, u64 block_stride, u32 block_size, u32 kv_heads,
-    u32 kv_head, u32 start, u32 end
-) {
-    u64 values_at = (u64)kv_heads * block_size * HEAD_DIM;
+__device__ __forceinline__ void load_keys(const KeyTile &to, const Head &head, u32 start, u32 end) {
     for (u32 i = threadIdx.x; i < TILE_KEYS * (HEAD_DIM / 8); i += blockDim.x) {
-        u32 key = i / (HEAD_DIM / 8), dim = i % (HEAD_DIM / 8) * 8, position = start + key;
-        Bf16x8 k = {}, v = {};
+        u32 key = i / (HEAD_DIM / 8), part = i % (HEAD_DIM / 8), position = start + key;
+        KV::Eight k = {}, v = {};
         if (position < end) {
-            u64 at = table[position / block_size] * block_stride;
-            at += ((u64)kv_head * block_size + position % block_size) * HEAD_DIM + dim;
-            k = *(const Bf16x8 *)(layer_kv + at);
-            v = *(const Bf16x8 *)(layer_kv + at + values_at);
+            u32 slot = position % head.block_size;
+            const unsigned char *keys = head.layer_kv + head.table[position / head.block_size] * head.block_stride;
+            k = ((const KV::Eight *)kv_token<KV>(keys, slot, HEAD_DIM))[part];
+            v = ((const KV::Eight *)kv_token<KV>(keys + head.values_at, slot, HEAD_DIM))[part];
         }
-        *(Bf16x8 *)(keys + key * TILE_STRIDE + dim) = k;
-        *(Bf16x8 *)(values + key * TILE_STRIDE + dim) = v;
+        *(Bf16x8 *)(to.keys + key * TILE_STRIDE + part * 8) = to_bf16x8(k);
+        *(Bf16x8 *)(to.values + key * TILE_STRIDE + part * 8) = to_bf16x8(v);
+    }
+    if constexpr (KV::SCALED) {
+        for (u32 key = threadIdx.x; key < TILE_KEYS; key += blockDim.x) {
+            u32 position = start + key;
+            float k = 0.0f, v = 0.0f;
+            if (position < end) {
+                u32 slot = position % head.block_size;
+                const unsigned char *keys = head.layer_kv + head.table[position / head.block_size] * head.block_stride;
+                k = *(const float *)kv_scale<KV>(keys, slot, head.block_size, HEAD_DIM);
+                v = *(const float *)kv_scale<KV>(keys + head.values_at, slot, head.block_size, HEAD_DIM);
+            }
+            to.key_scales[key] = k;
+            to.value_scales[key] = v;
+        }
+    }
+}
+
+// Multiplies the columns of a tile of scores, or of weights, by the scales of their keys, or of their values.
+__device__ __forceinline__ void scale_columns(float scores[TILE_KEYS / 8][4], const float *scales) {
+    u32 lane = lane_of_thread();
+#pragma unroll
+    for (u32 n = 0; n < TILE_KEYS / 8; n++) {
+        float even = scales[n * 8 + lane % 4 * 2], odd = scales[n * 8 + lane % 4 * 2 + 1];
+        scores[n][0] *= even;
+        scores[n][1] *= odd;
+        scores[n][2] *= even;
+        scores[n][3] *= odd;
     }
 }
 
@@ -125,15 +169,20 @@ __device__ __forceinline__ void multiply_values(
 // table starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
 // attention_rows.
 extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP) KERNEL(attention_prefill)(
-    const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
+    const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
     const u32 *tables, const u32 *tile_sequences, const u32 *tile_numbers, bf16 *out, u32 kv_heads, u32 window,
     float scale
 ) {
     SHARED_MEMORY(shared);
-    bf16 *keys = (bf16 *)shared, *values = keys + TILE_KEYS * TILE_STRIDE;
+    bf16 *keys = (bf16 *)shared;
+    float *scales = (float *)(keys + 2 * TILE_KEYS * TILE_STRIDE);
+    KeyTile loaded = {keys, keys + TILE_KEYS * TILE_STRIDE, scales, scales + TILE_KEYS};
     const u32 *sequence = sequences + tile_sequences[blockIdx.x] * 4;
     Rows rows = {sequence[0], sequence[1], sequence[2]};
-    const u32 *table = tables + sequence[3];
+    u64 head_bytes = kv_head_bytes<KV>(block_size, HEAD_DIM);
+    Head source = {
+        layer_kv + blockIdx.y * head_bytes, tables + sequence[3], block_stride, kv_heads * head_bytes, block_size
+    };
     u32 kv_head = blockIdx.y, first_pair = tile_numbers[blockIdx.x] * TILE, pairs = rows.rows * QUERIES;
     u32 lane = lane_of_thread(), heads = kv_heads * QUERIES;
 
@@ -165,10 +214,11 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP) KERNEL(atte
     u32 start = window > 0 && first_seen > window ? (first_seen - window) / TILE_KEYS * TILE_KEYS : 0;
     for (; start < end; start += TILE_KEYS) {
         __syncthreads();
-        load_keys(keys, values, layer_kv, table, block_stride, block_size, kv_heads, kv_head, start, end);
+        load_keys(loaded, source, start, end);
         __syncthreads();
         float scores[TILE_KEYS / 8][4];
-        multiply_keys(scores, tile, keys);
+        multiply_keys(scores, tile, loaded.keys);
+        if constexpr (KV::SCALED) scale_columns(scores, loaded.key_scales);
 #pragma unroll
         for (u32 n = 0; n < TILE_KEYS / 8; n++) {
 #pragma unroll
@@ -179,7 +229,8 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP) KERNEL(atte
             }
         }
         weigh(scores, tile);
-        multiply_values(tile, scores, values);
+        if constexpr (KV::SCALED) scale_columns(scores, loaded.value_scales);
+        multiply_values(tile, scores, loaded.values);
     }
 
 #pragma unroll

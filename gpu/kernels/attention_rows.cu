@@ -7,9 +7,9 @@
 // result is the same bit for bit whichever rows share the batch.
 //
 // Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
-// per key head), SPAN (positions of a span), PARTS (thread blocks that share the query heads of a key head), KEY_LANES
-// (lanes of a warp that share a key; each lane holds 8 elements of the key), ATTENTION_WARPS (warps of a thread block);
-// and with KERNEL(name) (name of a kernel in the binary).
+// per key head), KV (format of keys and values, see kv.cuh), SPAN (positions of a span), PARTS (thread blocks that share
+// the query heads of a key head), KEY_LANES (lanes of a warp that share a key; each lane holds 8 elements of the key),
+// ATTENTION_WARPS (warps of a thread block); and with KERNEL(name) (name of a kernel in the binary).
 
 // Query heads that a thread block computes.
 constexpr u32 GROUP = (QUERIES + PARTS - 1) / PARTS;
@@ -27,35 +27,38 @@ struct Softmax {
     float values[GROUP][8];
 };
 
-__device__ __forceinline__ float dot(const float query[8], Bf16x8 key) {
+__device__ __forceinline__ float dot(const float query[8], const KV::Eight &key) {
     float sum = 0.0f;
-    for (u32 i = 0; i < 8; i++) sum += query[i] * to_f32(key.at[i]);
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) sum += query[i] * kv_element(key, i);
     return sum;
 }
 
-// Eight elements of a key and of its value, and whether the row attends to the key.
+// Eight elements of a key and of its value, their scales, and whether the row attends to the key.
 struct Key {
-    Bf16x8 key;
-    Bf16x8 value;
+    KV::Eight key;
+    KV::Eight value;
+    float key_scale;
+    float value_scale;
     bool counts;
 };
 
 // Adds a key and its value to the softmax state of each query head. A key that the row does not attend to gets the
 // score NEVER; the next key that counts scales the contribution of such keys to zero.
-__device__ __forceinline__ void add_key(
-    Softmax &softmax, const float query[GROUP][8], bool counts, Bf16x8 key, Bf16x8 value
-) {
+__device__ __forceinline__ void add_key(Softmax &softmax, const float query[GROUP][8], const Key &key) {
 #pragma unroll
     for (u32 g = 0; g < GROUP; g++) {
-        float score = sum_of_lanes(dot(query[g], key), KEY_LANES);
-        score = counts ? score : NEVER;
+        float score = sum_of_lanes(dot(query[g], key.key), KEY_LANES);
+        if constexpr (KV::SCALED) score *= key.key_scale;
+        score = key.counts ? score : NEVER;
         float largest = fmaxf(softmax.largest[g], score);
         float scale = exp2f(softmax.largest[g] - largest), weight = exp2f(score - largest);
         softmax.largest[g] = largest;
         softmax.sum[g] = softmax.sum[g] * scale + weight;
+        if constexpr (KV::SCALED) weight *= key.value_scale;
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            softmax.values[g][i] = softmax.values[g][i] * scale + weight * to_f32(value.at[i]);
+            softmax.values[g][i] = softmax.values[g][i] * scale + weight * kv_element(key.value, i);
         }
     }
 }
@@ -100,7 +103,7 @@ __device__ __forceinline__ void finish_span(
 // key head * PARTS + the part of its query heads. A row attends to the last `window` positions up to its own, or to all
 // of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span.
 extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(attention_rows)(
-    const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
+    const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
     u32 kv_heads, u32 window, float scale
 ) {
@@ -129,15 +132,20 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(a
     u32 end = min(start + SPAN, position + 1);
     u32 seen_from = window > 0 && position + 1 > window ? position + 1 - window : 0;
     const u32 *table = tables + table_starts[row];
-    u64 values_at = (u64)kv_heads * block_size * HEAD_DIM;
+    u64 head_bytes = kv_head_bytes<KV>(block_size, HEAD_DIM);
     auto load = [&](u32 position) {
         Key key = {};
         key.counts = position < end && position >= seen_from;
         if (key.counts && holds) {
-            u64 at = table[position / block_size] * block_stride;
-            at += ((u64)kv_head * block_size + position % block_size) * HEAD_DIM + part * 8;
-            key.key = *(const Bf16x8 *)(layer_kv + at);
-            key.value = *(const Bf16x8 *)(layer_kv + at + values_at);
+            u32 slot = position % block_size;
+            const unsigned char *keys = layer_kv + table[position / block_size] * block_stride + kv_head * head_bytes;
+            const unsigned char *values = keys + kv_heads * head_bytes;
+            key.key = ((const KV::Eight *)kv_token<KV>(keys, slot, HEAD_DIM))[part];
+            key.value = ((const KV::Eight *)kv_token<KV>(values, slot, HEAD_DIM))[part];
+            if constexpr (KV::SCALED) {
+                key.key_scale = *(const float *)kv_scale<KV>(keys, slot, block_size, HEAD_DIM);
+                key.value_scale = *(const float *)kv_scale<KV>(values, slot, block_size, HEAD_DIM);
+            }
         }
         return key;
     };
@@ -147,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(a
     for (u32 at = start; at < end; at += STREAMS) {
         Key key = next;
         next = load(at + STREAMS + stream);
-        add_key(softmax, query, key.counts, key.key, key.value);
+        add_key(softmax, query, key);
     }
     float *out = spans + ((u64)blockIdx.y * heads + head) * (HEAD_DIM + 2);
     finish_span(softmax, heads_here, stream, part, (float *)shared, out);

@@ -15,7 +15,7 @@ use std::{env, fs};
 const SPAN: usize = 32;
 const PLAIN: [(&str, &[&str]); 3] = [
     ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
-    ("kv_write.cu", &["rope_kv_write"]),
+    ("kv_write.cu", &["rope_kv_write", "rope_kv_write_q8"]),
     ("sample.cu", &["sample"]),
 ];
 const SHAPED: [(&str, &[&str]); 2] = [
@@ -52,18 +52,23 @@ fn main() {
         .compile("tiercel_emulated");
 }
 
-/// Returns a C++ source with all kernels and a table of their names. A kernel that depends on the attention shape has
-/// the shape in its name.
+/// Returns a C++ source with all kernels and a table of their names. A kernel that depends on the attention shape and on
+/// the format of the KV cache has both in its name.
 fn source() -> String {
-    let mut text =
-        String::from("#include \"cuda.h\"\n#include \"emulator.h\"\n#include \"device.cuh\"\n");
+    let mut text = String::new();
+    for header in ["cuda.h", "emulator.h", "device.cuh", "kv.cuh"] {
+        writeln!(text, "#include \"{header}\"").expect("a string takes text");
+    }
     let mut names = Vec::new();
     for (file, kernels) in PLAIN {
         writeln!(text, "#include \"{file}\"").expect("a string takes text");
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
-    for (head_dim, queries) in shapes::tested_shapes() {
-        let definitions = shapes::definitions(head_dim, queries, SPAN);
+    for ((head_dim, queries), q8) in
+        shapes::tested_shapes().flat_map(|shape| [false, true].map(|q8| (shape, q8)))
+    {
+        let format = shapes::kv_format(q8);
+        let definitions = shapes::definitions(head_dim, queries, q8, SPAN);
         let defined: String =
             definitions.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
         let undefined: String =
@@ -71,13 +76,13 @@ fn source() -> String {
         for (file, kernels) in &SHAPED[..if shapes::has_tiles(head_dim) { 2 } else { 1 }] {
             writeln!(
                 text,
-                "{defined}#define KERNEL(name) name##_{head_dim}_{queries}\n\
-                 namespace of_{}_{head_dim}_{queries} {{\n#include \"{file}\"\n}}\n\
-                 using namespace of_{0}_{head_dim}_{queries};\n{undefined}#undef KERNEL",
+                "{defined}#define KERNEL(name) name##_{head_dim}_{queries}_{format}\n\
+                 namespace of_{}_{head_dim}_{queries}_{format} {{\n#include \"{file}\"\n}}\n\
+                 using namespace of_{0}_{head_dim}_{queries}_{format};\n{undefined}#undef KERNEL",
                 file.trim_end_matches(".cu")
             )
             .expect("a string takes text");
-            let of_shape = |kernel: &&str| format!("{kernel}_{head_dim}_{queries}");
+            let of_shape = |kernel: &&str| format!("{kernel}_{head_dim}_{queries}_{format}");
             names.extend(kernels.iter().map(of_shape));
         }
     }

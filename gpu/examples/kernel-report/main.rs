@@ -1,5 +1,5 @@
-//! Compiles all CUDA kernels for several GPU architectures and the attention shapes of published models, without a GPU,
-//! and prints the registers that each kernel needs. Checks the largest launch of each kernel against the limits of each
+//! Compiles all CUDA kernels for several GPU architectures, the attention shapes of published models and both formats of
+//! the KV cache, without a GPU, and prints the registers that each kernel needs. Checks the largest launch of each kernel against the limits of each
 //! architecture: registers, stack frame, threads, launch bounds, shared memory and its alignment. Exits with status 1 if
 //! a kernel does not compile or a limit is exceeded.
 //!
@@ -26,8 +26,8 @@ fn main() -> ExitCode {
     };
     let mut report = Report::default();
     let mut seen = Vec::new();
-    for (head_dim, queries) in shapes {
-        let shape = KernelShape { head_dim, queries };
+    let both = |(head_dim, queries)| [false, true].map(|q8| KernelShape { head_dim, queries, q8 });
+    for shape in shapes.into_iter().flat_map(both) {
         for unit in shape.units() {
             if !unit.shaped && seen.contains(&unit.name) {
                 continue;
@@ -63,6 +63,7 @@ impl Report {
             codes.push(compile(unit, &options, architecture.name)?.code);
         }
         let shape_name = match unit.shaped {
+            true if shape.q8 => format!("{} x {}, q8", shape.queries, shape.head_dim),
             true => format!("{} x {}", shape.queries, shape.head_dim),
             false => "any".to_owned(),
         };

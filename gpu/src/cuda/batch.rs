@@ -204,7 +204,7 @@ mod tests {
     use tiercel_device::BlockId;
 
     const CUT: Cut = Cut {
-        shape: KernelShape { head_dim: 64, queries: 3 },
+        shape: KernelShape { head_dim: 64, queries: 3, q8: false },
         block_size: 16,
         span: 32,
         window: 0,

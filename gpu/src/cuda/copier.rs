@@ -178,7 +178,15 @@ mod tests {
 
     fn copier(driver: &Noting) -> CudaCopier<Noting> {
         let at = DevicePtr(1 << 20);
-        let kv = CudaKv { at, blocks: 10, block_size: 16, layers: 1, kv_heads: 1, head_dim: 8 };
+        let kv = CudaKv {
+            at,
+            blocks: 10,
+            block_size: 16,
+            layers: 1,
+            kv_heads: 1,
+            head_dim: 8,
+            q8: false,
+        };
         assert_eq!(kv.block_bytes(), 512);
         CudaCopier::new(driver.clone(), kv, 5)
     }

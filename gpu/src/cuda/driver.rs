@@ -86,13 +86,15 @@ pub struct Product {
     pub wide: bool,
 }
 
-/// The numbers of a model's attention shape that the attention kernels are compiled for.
+/// The numbers of a model's attention shape, and the format of its KV cache, that the attention kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelShape {
     /// Width of an attention head, elements.
     pub head_dim: usize,
     /// Number of query heads that share a key head.
     pub queries: usize,
+    /// Whether the KV cache is in 8 bits with scales; otherwise it is in bf16.
+    pub q8: bool,
 }
 
 /// Number of result slots: buffers through which the tokens drawn by a step come back to the host, one for each step in

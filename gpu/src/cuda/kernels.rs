@@ -18,7 +18,8 @@ pub struct Unit {
     pub source: &'static str,
     /// Names of the kernels in the source file.
     pub kernels: &'static [&'static str],
-    /// Whether the kernels' source is compiled for a model's head width and number of query heads per key head.
+    /// Whether the kernels' source is compiled for a model's head width and number of query heads per key head, and for a
+    /// format of the KV cache.
     pub shaped: bool,
 }
 
@@ -32,6 +33,18 @@ macro_rules! source {
     };
 }
 
+macro_rules! kv_source {
+    ($file:literal) => {
+        concat!(
+            include_str!("../../kernels/device.cuh"),
+            "\n",
+            include_str!("../../kernels/kv.cuh"),
+            "\n",
+            include_str!(concat!("../../kernels/", $file))
+        )
+    };
+}
+
 /// Source file of the kernels that work on single rows: embedding, norms, bias, activation function, gather.
 pub const ROWS: Unit = Unit {
     name: "rows.cu",
@@ -39,11 +52,12 @@ pub const ROWS: Unit = Unit {
     kernels: &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"],
     shaped: false,
 };
-/// Source file of the kernel of the rotary embedding, which also writes keys and values into KV blocks.
+/// Source file of the kernels of the rotary embedding, which also write keys and values into KV blocks, in bf16 and in 8
+/// bits.
 pub const KV_WRITE: Unit = Unit {
     name: "kv_write.cu",
-    source: source!("kv_write.cu"),
-    kernels: &["rope_kv_write"],
+    source: kv_source!("kv_write.cu"),
+    kernels: &["rope_kv_write", "rope_kv_write_q8"],
     shaped: false,
 };
 /// Source file of the kernel that draws tokens from logits.
@@ -52,14 +66,14 @@ pub const SAMPLE: Unit =
 /// Source file of the kernels for the attention of single rows (decode).
 pub const ATTENTION_ROWS: Unit = Unit {
     name: "attention_rows.cu",
-    source: source!("attention_rows.cu"),
+    source: kv_source!("attention_rows.cu"),
     kernels: &["attention_rows", "attention_combine"],
     shaped: true,
 };
 /// Source file of the kernel for the attention of prompts (prefill), on tensor cores.
 pub const ATTENTION_PREFILL: Unit = Unit {
     name: "attention_prefill.cu",
-    source: source!("attention_prefill.cu"),
+    source: kv_source!("attention_prefill.cu"),
     kernels: &["attention_prefill"],
     shaped: true,
 };
@@ -70,7 +84,7 @@ impl KernelShape {
     /// # Errors
     /// [`CudaError::Shape`].
     pub fn check(self) -> Result<(), CudaError> {
-        let KernelShape { head_dim, queries } = self;
+        let KernelShape { head_dim, queries, .. } = self;
         if !shapes::supports_width(head_dim) {
             let (unit, most) = (shapes::HEAD_DIM_UNIT, shapes::HEAD_DIM_MAX);
             return Err(CudaError::Shape(format!(
@@ -103,7 +117,7 @@ impl KernelShape {
         if !unit.shaped {
             return Vec::new();
         }
-        let definitions = shapes::definitions(self.head_dim, self.queries, SPAN);
+        let definitions = shapes::definitions(self.head_dim, self.queries, self.q8, SPAN);
         let options = definitions.into_iter().map(|(name, value)| format!("-D{name}={value}"));
         options.chain(["-DKERNEL(name)=name".to_owned()]).collect()
     }
@@ -122,9 +136,10 @@ impl KernelShape {
     }
 
     /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: a tile of keys and a tile
-    /// of values.
+    /// of values in bf16, and their scales in f32 if the KV cache is in 8 bits.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
-        (2 * shapes::TILE_KEYS * (self.head_dim + 8) * 2) as u32
+        let scale_bytes = if self.q8 { 4 } else { 0 };
+        (2 * shapes::TILE_KEYS * ((self.head_dim + 8) * 2 + scale_bytes)) as u32
     }
 }
 

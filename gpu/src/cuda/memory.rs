@@ -1,6 +1,7 @@
 //! Types of data in device memory: weights, activations, the KV cache.
 
 use super::driver::DevicePtr;
+use crate::KvType;
 use tiercel_device::BlockId;
 
 /// Weight matrix `[n, k]` in bf16 in device memory.
@@ -60,14 +61,15 @@ pub struct CudaRope {
     pub(super) half: usize,
 }
 
-/// The KV blocks of the device pool, `[layer][k | v][kv head][token][head_dim]` each, in bf16.
+/// The KV blocks of the device pool, `[layer][k | v][kv head][token][head_dim]` each, in bf16 or in 8 bits. In 8 bits,
+/// the elements of each kv head are followed by its scales, `[token]` in f32 (see `gpu/kernels/kv.cuh`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaKv {
     /// Device address of KV block 0; the others follow it.
     pub at: DevicePtr,
     /// Number of KV blocks in the device pool.
     pub blocks: u32,
-    /// Tokens per KV block.
+    /// Tokens per KV block; in 8 bits a multiple of 8.
     pub block_size: usize,
     /// Number of layers of the model.
     pub layers: usize,
@@ -75,28 +77,28 @@ pub struct CudaKv {
     pub kv_heads: usize,
     /// Width of an attention head, elements.
     pub head_dim: usize,
+    /// Whether keys and values are stored in 8 bits with a scale for each token and kv head; otherwise they are stored
+    /// in bf16.
+    pub q8: bool,
 }
 
 impl CudaKv {
-    /// Returns the number of elements that the keys (or the values) of one layer take in a KV block.
-    fn side(&self) -> usize {
-        self.kv_heads * self.block_size * self.head_dim
+    /// Returns the size that the keys (or the values) of one layer take in a KV block, bytes.
+    fn side_bytes(&self) -> usize {
+        let kv_type = if self.q8 { KvType::Q8 } else { KvType::Bf16 };
+        let token_bytes = self.head_dim * kv_type.bytes() + kv_type.scale_bytes();
+        self.kv_heads * self.block_size * token_bytes
     }
 
-    /// Returns the number of elements of a KV block: keys and values of all layers.
-    pub fn block_elements(&self) -> usize {
-        2 * self.layers * self.side()
-    }
-
-    /// Returns the size of a KV block, bytes.
+    /// Returns the size of a KV block, bytes: keys and values of all layers.
     pub fn block_bytes(&self) -> usize {
-        2 * self.block_elements()
+        2 * self.layers * self.side_bytes()
     }
 
     /// Returns the device address of a layer's keys in KV block 0; the layer's values follow the keys.
     pub(super) fn layer(&self, layer: usize) -> DevicePtr {
         assert!(layer < self.layers, "layer {layer} of {}", self.layers);
-        self.at.offset(layer * 2 * self.side() * 2)
+        self.at.offset(layer * 2 * self.side_bytes())
     }
 
     pub(super) fn block(&self, block: BlockId) -> DevicePtr {

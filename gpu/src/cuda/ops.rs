@@ -77,8 +77,9 @@ impl<D: Driver> CudaOps<D> {
         queries: usize,
         options: CudaOptions,
     ) -> Result<CudaOps<D>, CudaError> {
-        let shape = KernelShape { head_dim: kv.head_dim, queries };
+        let shape = KernelShape { head_dim: kv.head_dim, queries, q8: kv.q8 };
         shape.check()?;
+        assert!(!kv.q8 || kv.block_size.is_multiple_of(8), "8-bit blocks of {}", kv.block_size);
         driver.load(shape)?;
         let heads = kv.kv_heads * queries;
         let spans = driver.allocate(span_bytes(heads, kv.head_dim))?;
@@ -312,13 +313,14 @@ impl<D: Driver> Ops for CudaOps<D> {
             batch.word(batch.layout.positions),
             batch.word(batch.layout.places),
             Arg::Ptr(self.kv.layer(layer)),
-            Arg::U64(self.kv.block_elements() as u64),
+            Arg::U64(self.kv.block_bytes() as u64),
             Arg::U32(self.kv.block_size as u32),
             Arg::U32(shape.heads as u32),
             Arg::U32(shape.kv_heads as u32),
             Arg::U32(shape.head_dim as u32),
         ];
-        self.launch("rope_kv_write", (qkv.rows, 1), row_threads(qkv.cols), &args);
+        let kernel = if self.kv.q8 { "rope_kv_write_q8" } else { "rope_kv_write" };
+        self.launch(kernel, (qkv.rows, 1), row_threads(qkv.cols), &args);
     }
 
     fn attention(

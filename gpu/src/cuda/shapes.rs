@@ -66,17 +66,28 @@ pub fn query_parts(queries: usize) -> usize {
     queries.div_ceil(GROUP_MAX)
 }
 
-/// Returns the names and values with which the attention kernels are compiled for a shape. `span` is the length of an
-/// attention span, positions.
-pub fn definitions(head_dim: usize, queries: usize, span: usize) -> [(&'static str, usize); 8] {
+/// Returns the name of the KV cache's format in the kernels (`gpu/kernels/kv.cuh`): 8 bits or bf16.
+pub fn kv_format(q8: bool) -> &'static str {
+    if q8 { "KvQ8" } else { "KvBf16" }
+}
+
+/// Returns the names and values with which the attention kernels are compiled for a shape and a format of the KV cache.
+/// `span` is the length of an attention span, positions.
+pub fn definitions(
+    head_dim: usize,
+    queries: usize,
+    q8: bool,
+    span: usize,
+) -> [(&'static str, String); 9] {
     [
-        ("HEAD_DIM", head_dim),
-        ("QUERIES", queries),
-        ("SPAN", span),
-        ("KEY_LANES", key_lanes(head_dim)),
-        ("PARTS", query_parts(queries)),
-        ("ATTENTION_WARPS", ATTENTION_WARPS),
-        ("TILE", TILE),
-        ("TILE_KEYS", TILE_KEYS),
+        ("HEAD_DIM", head_dim.to_string()),
+        ("QUERIES", queries.to_string()),
+        ("KV", kv_format(q8).to_owned()),
+        ("SPAN", span.to_string()),
+        ("KEY_LANES", key_lanes(head_dim).to_string()),
+        ("PARTS", query_parts(queries).to_string()),
+        ("ATTENTION_WARPS", ATTENTION_WARPS.to_string()),
+        ("TILE", TILE.to_string()),
+        ("TILE_KEYS", TILE_KEYS.to_string()),
     ]
 }

@@ -40,13 +40,10 @@ pub fn open_cuda<D: Driver>(
 ) -> Result<Parts<CudaOps<D>, CudaCopier<D::Copies>>, LoadError> {
     options.check()?;
     check_format(options.weights)?;
-    if options.kv_type == KvType::Q8 {
-        return Err(LoadError::CudaKv);
-    }
     let config = checkpoint.config();
     let asked_len = options.model_len(config.max_positions)?;
     let (name, free) = (driver.name(), driver.free_bytes()?);
-    let block = one_block(&mut driver, config, options.block_size)?;
+    let block = one_block(&mut driver, config, options)?;
     let block_bytes = block.block_bytes() as u64;
     // With CUDA graphs, one KV block more is allocated: padding rows of a step write their KV into it.
     let filler_bytes = if usage.graphs { block_bytes } else { 0 };
@@ -93,15 +90,16 @@ pub fn open_cuda<D: Driver>(
 fn one_block<D: Driver>(
     driver: &mut D,
     config: &ModelConfig,
-    block_size: usize,
+    options: &LoadOptions,
 ) -> Result<CudaKv, LoadError> {
     let mut kv = CudaKv {
         at: DevicePtr::default(),
         blocks: 1,
-        block_size,
+        block_size: options.block_size,
         layers: config.layers(),
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        q8: options.kv_type == KvType::Q8,
     };
     kv.at = driver.allocate(kv.block_bytes())?;
     // A free block may hold any numbers, but no NaN.

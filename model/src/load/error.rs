@@ -19,9 +19,6 @@ pub enum LoadError {
     /// The chosen weight format does not exist on a GPU.
     #[error("a GPU holds weights in bf16, not {0}; set model.weights to auto or bf16")]
     CudaWeights(&'static str),
-    /// The chosen type of the KV cache does not exist on a GPU.
-    #[error("a GPU has no 8-bit KV cache; set kv.type to bf16")]
-    CudaKv,
     /// The activations do not fit on the device, or the device does not support a shape of the model.
     #[error("the model cannot run on this device: {0}")]
     Operations(#[from] tiercel_gpu::OpError),
@@ -116,7 +113,6 @@ impl LoadError {
             self,
             Cuda(_)
                 | CudaWeights(_)
-                | CudaKv
                 | Operations(_)
                 | GpuFull { .. }
                 | DryRun { .. }

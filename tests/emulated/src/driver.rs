@@ -80,7 +80,7 @@ impl EmulatedDriver {
             memory: Vec::new(),
             memory_bytes: 0,
             limit_bytes,
-            shape: KernelShape { head_dim: 0, queries: 0 },
+            shape: KernelShape { head_dim: 0, queries: 0, q8: false },
             largest: Vec::new(),
             launches: 0,
             fault: None,

@@ -30,7 +30,9 @@ pub(crate) fn launch(
     let mut values: Vec<[u8; 8]> = launch.args.iter().map(|arg| arg.bytes()).collect();
     let mut args: Vec<*mut c_void> =
         values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
-    let shaped = format!("{}_{}_{}", launch.kernel, shape.head_dim, shape.queries);
+    let KernelShape { head_dim, queries, q8 } = shape;
+    let format = if q8 { "KvQ8" } else { "KvBf16" };
+    let shaped = format!("{}_{head_dim}_{queries}_{format}", launch.kernel);
     let mut call = |name: &CStr| {
         // SAFETY: the name ends with a zero and the grid has three numbers. Each argument points to eight bytes that
         // start with its value; the callers of launches pass the number and types of arguments that the kernel has.

@@ -22,6 +22,7 @@ const KV: CudaKv = CudaKv {
     layers: 16,
     kv_heads: 4,
     head_dim: 64,
+    q8: false,
 };
 
 /// Emulated GPU whose KV block `n` holds bytes of the value `n`, and the copier of its blocks.

@@ -12,7 +12,8 @@ const OPTIONS: CudaOptions = CudaOptions { exact: false, threads: 1, scratch: No
 /// Allocates a KV cache of 8 blocks for a model with one layer and two key heads of width 16.
 fn kv(driver: &mut EmulatedDriver) -> CudaKv {
     let at = DevicePtr::default();
-    let mut kv = CudaKv { at, blocks: 8, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16 };
+    let mut kv =
+        CudaKv { at, blocks: 8, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16, q8: false };
     kv.at = driver.allocate(8 * kv.block_bytes()).unwrap();
     kv
 }

@@ -23,7 +23,15 @@ struct Machine {
 impl Machine {
     fn new(mut driver: EmulatedDriver) -> Machine {
         let at = DevicePtr::default();
-        let mut kv = CudaKv { at, blocks: 9, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16 };
+        let mut kv = CudaKv {
+            at,
+            blocks: 9,
+            block_size: 16,
+            layers: 1,
+            kv_heads: 2,
+            head_dim: 16,
+            q8: false,
+        };
         kv.at = driver.allocate(9 * kv.block_bytes()).unwrap();
         let options = CudaOptions { exact: false, threads: 1, scratch: Some(BlockId(8)) };
         let mut ops = CudaOps::new(driver, kv, 2, options).unwrap();

@@ -10,7 +10,8 @@ use tiercel_gpu::{Ops, TensorUse};
 fn a_step_takes_the_time_of_its_own_launches() {
     let mut driver = EmulatedDriver::new(1 << 28);
     let at = DevicePtr::default();
-    let mut kv = CudaKv { at, blocks: 8, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16 };
+    let mut kv =
+        CudaKv { at, blocks: 8, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16, q8: false };
     kv.at = driver.allocate(8 * kv.block_bytes()).unwrap();
     let options = CudaOptions { exact: false, threads: 1, scratch: None };
     let mut ops = CudaOps::new(driver, kv, 2, options).unwrap();

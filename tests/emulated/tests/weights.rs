@@ -24,6 +24,7 @@ fn rows_are_converted_by_all_threads_and_keep_the_order_that_is_asked_for() {
         layers: 1,
         kv_heads: 2,
         head_dim: 16,
+        q8: false,
     };
     kv.at = driver.allocate(kv.block_bytes()).unwrap();
     let options = CudaOptions { exact: false, threads: 3, scratch: None };

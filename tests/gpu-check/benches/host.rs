@@ -158,6 +158,7 @@ fn runner(graphs: bool) -> ModelRunner<CudaOps<Nothing>> {
         layers: config.layers(),
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        q8: false,
     };
     let scratch = graphs.then_some(BlockId(blocks));
     let options = CudaOptions { exact: false, threads: 1, scratch };

@@ -1,8 +1,8 @@
 //! Checks a GPU's attention against the CPU's over head widths, numbers of query heads per key head, ragged lengths,
-//! chunk boundaries, sliding windows, and scattered KV blocks.
+//! chunk boundaries, sliding windows, scattered KV blocks, and formats of the KV cache.
 
 use crate::CheckError;
-use crate::pair::{LAYERS, Pair, Setting, shape};
+use crate::pair::{LAYERS, Pair, Setting, Way, shape};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::BlockId;
@@ -11,8 +11,12 @@ use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 
 /// Limits of the difference between the attention outputs of GPU and CPU: the norm of all differences as a share of the
 /// norm of the results, and the largest difference as a share of the largest result. The GPU rounds queries and keys to
-/// bf16 after their rotation (RoPE), which changes every attention score.
+/// bf16 after their rotation (RoPE), which changes every attention score; with a KV cache in 8 bits, it rounds queries
+/// only.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
+
+/// Formats of the KV cache: whether it is in 8 bits.
+const BOTH: [bool; 2] = [false, true];
 
 /// Sequences of a step: for each, the number of tokens that the step computes and the number of earlier positions.
 type Parts<'a> = &'a [(usize, usize)];
@@ -27,32 +31,43 @@ pub fn check_attention<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let span = open()?.span();
-    for (head_dim, queries) in tested_shapes() {
+    for ((head_dim, queries), q8) in tested_shapes().flat_map(|shape| BOTH.map(|q8| (shape, q8))) {
         let shape = shape(head_dim, queries, 2);
-        let name = format!("{queries} x {head_dim}");
+        let name = format!("{queries} x {head_dim}{}", format_name(q8));
+        let way = Way { q8, ..Way::default() };
         // Decode sequences whose lengths lie just before and after the end of a span (the stretch of positions that
         // attention computes separately), and of several spans.
         let lengths = [0, span - 1, span, 3 * span + 4, 2 * span - 1, 7].map(|before| (1, before));
-        attend(open, &shape, (16, false), &lengths, &format!("decode, {name}"), report)?;
+        attend(open, &shape, way, &lengths, &format!("decode, {name}"), report)?;
         // Prompt chunks that start a prompt or continue one in the middle of a KV block, and a single decode token in
         // the same batch.
         let chunks = [(70, 0), (33, 21), (1, 40), (2, 63), (span, span + 5)];
-        attend(open, &shape, (16, false), &chunks, &format!("prompts, {name}"), report)?;
+        attend(open, &shape, way, &chunks, &format!("prompts, {name}"), report)?;
     }
-    for (head_dim, queries) in [(16, 2), (64, 3), (80, 4), (128, 8)] {
-        let name = format!("prompts row by row, {queries} x {head_dim}");
+    for (head_dim, queries, q8) in
+        [(16, 2, false), (64, 3, false), (64, 3, true), (80, 4, false), (128, 8, false)]
+    {
+        let name = format!("prompts row by row, {queries} x {head_dim}{}", format_name(q8));
         let parts = [(35, 0), (9, span - 2), (1, 40)];
-        attend(open, &shape(head_dim, queries, 2), (16, true), &parts, &name, report)?;
+        let way = Way { exact: true, q8, ..Way::default() };
+        attend(open, &shape(head_dim, queries, 2), way, &parts, &name, report)?;
     }
     for (window, block_size) in [(1, 16), (24, 16), (40, 8), (64, 32), (1000, 64)] {
         let windowed = AttentionShape { sliding_window: Some(window), ..shape(64, 3, 1) };
-        for exact in [false, true] {
-            let name = format!("window of {window}, blocks of {block_size}, row by row: {exact}");
+        for (exact, q8) in [(false, false), (true, false), (false, true)] {
+            let format = format_name(q8);
+            let name =
+                format!("window of {window}, blocks of {block_size}, row by row: {exact}{format}");
             let parts = [(90, 0), (1, 4 * span - 8), (20, 50)];
-            attend(open, &windowed, (block_size, exact), &parts, &name, report)?;
+            let way = Way { block_size, exact, q8 };
+            attend(open, &windowed, way, &parts, &name, report)?;
         }
     }
-    cut_anywhere(open, report)
+    BOTH.into_iter().try_for_each(|q8| cut_anywhere(open, q8, report))
+}
+
+fn format_name(q8: bool) -> &'static str {
+    if q8 { ", q8" } else { "" }
 }
 
 /// Runs the attention of one step on GPU and CPU, after random KV was written for the earlier positions, and compares
@@ -60,13 +75,14 @@ pub fn check_attention<D: Driver>(
 fn attend<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     shape: &AttentionShape,
-    (block_size, exact): (usize, bool),
+    way: Way,
     parts: Parts<'_>,
     what: &str,
     report: &mut Report,
 ) -> Result<(), CheckError> {
-    let used: usize = parts.iter().map(|(rows, before)| (rows + before).div_ceil(block_size)).sum();
-    let setting = Setting { shape: *shape, blocks: used as u32 + 7, block_size, exact };
+    let blocks = |(rows, before): &(usize, usize)| (rows + before).div_ceil(way.block_size);
+    let used: usize = parts.iter().map(blocks).sum();
+    let setting = Setting { shape: *shape, blocks: used as u32 + 7, way };
     let mut pair = Pair::new(open()?, setting, 5)?;
     let seqs = pair.sequences(parts);
     let width = shape.head_dim as f32;
@@ -115,16 +131,18 @@ fn batches<D: Driver>(
 /// prompt is cut into chunks: whole, and in two other ways.
 fn cut_anywhere<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
+    q8: bool,
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let shape = shape(64, 3, 2);
-    let setting = Setting { shape, blocks: 5, block_size: 16, exact: true };
+    let setting = Setting { shape, blocks: 5, way: Way { exact: true, q8, ..Way::default() } };
     let mut pair = Pair::new(open()?, setting, 9)?;
     let values = pair.numbers(80 * shape.qkv_cols(), 2.0);
     let whole = outputs(&mut pair, &shape, &values, &[80])?;
     for chunks in [&[33, 1, 1, 45][..], &[16, 64]] {
         let same = whole == outputs(&mut pair, &shape, &values, chunks)?;
-        report.holds(&format!("attention bit for bit in chunks of {chunks:?}"), same);
+        let format = format_name(q8);
+        report.holds(&format!("attention bit for bit in chunks of {chunks:?}{format}"), same);
     }
     Ok(())
 }

@@ -32,6 +32,7 @@ pub fn check_copies<D: Driver>(
         layers: 32,
         kv_heads: 8,
         head_dim: 128,
+        q8: false,
     };
     let blocks = (MEASURED_BYTES / scale / block.block_bytes()).max(4) as u32;
     let mut driver = open()?;
@@ -97,7 +98,8 @@ fn batch(direction: CopyDirection, pairs: impl Iterator<Item = (u32, u32)>) -> C
 
 fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), CheckError> {
     let at = DevicePtr::default();
-    let mut kv = CudaKv { at, blocks: 6, block_size: 16, layers: 3, kv_heads: 2, head_dim: 80 };
+    let mut kv =
+        CudaKv { at, blocks: 6, block_size: 16, layers: 3, kv_heads: 2, head_dim: 80, q8: false };
     let bytes = kv.block_bytes();
     kv.at = driver.allocate(6 * bytes)?;
     let content: Vec<u8> = (0..6 * bytes).map(|i| (i * 31 + i / bytes * 7) as u8).collect();

@@ -184,6 +184,7 @@ pub(crate) fn machine<D: Driver>(
         layers: config.layers(),
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        q8: false,
     };
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
     // If decode steps may be replayed as CUDA graphs, reserve the last KV block for their padding rows, which write

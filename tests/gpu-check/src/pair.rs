@@ -30,13 +30,27 @@ pub(crate) struct Both {
     pub(crate) cpu: Tensor,
 }
 
-/// Attention shape, KV cache size and option `exact` with which GPU and CPU are compared.
+/// Attention shape, number of KV blocks and settings with which GPU and CPU are compared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) shape: AttentionShape,
     pub(crate) blocks: u32,
+    pub(crate) way: Way,
+}
+
+/// Tokens per KV block, option `exact` and format of the KV cache with which GPU and CPU are compared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
     pub(crate) block_size: usize,
     pub(crate) exact: bool,
+    /// Whether the KV caches of the GPU and the CPU are in 8 bits; otherwise they are in bf16 and f32.
+    pub(crate) q8: bool,
+}
+
+impl Default for Way {
+    fn default() -> Way {
+        Way { block_size: 16, exact: false, q8: false }
+    }
 }
 
 pub(crate) fn shape(head_dim: usize, queries: usize, kv_heads: usize) -> AttentionShape {
@@ -46,14 +60,14 @@ pub(crate) fn shape(head_dim: usize, queries: usize, kv_heads: usize) -> Attenti
 
 impl<D: Driver> Pair<D> {
     pub(crate) fn new(mut driver: D, setting: Setting, seed: u64) -> Result<Self, CheckError> {
-        let Setting { shape, blocks, block_size, exact } = setting;
+        let Setting { shape, blocks, way: Way { block_size, exact, q8 } } = setting;
         let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
         let at = DevicePtr::default();
-        let mut kv = CudaKv { at, blocks, block_size, layers: LAYERS, kv_heads, head_dim };
+        let mut kv = CudaKv { at, blocks, block_size, layers: LAYERS, kv_heads, head_dim, q8 };
         kv.at = driver.allocate(blocks as usize * kv.block_bytes())?;
         let options = CpuOptions {
             threads: 2,
-            kv_type: KvType::F32,
+            kv_type: if q8 { KvType::Q8 } else { KvType::F32 },
             block_size,
             device_blocks: blocks,
             host_blocks: 0,

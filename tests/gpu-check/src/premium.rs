@@ -95,6 +95,7 @@ fn parts<D: Driver>(
         layers: config.layers(),
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        q8: false,
     };
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;

@@ -114,6 +114,7 @@ fn kv<D: Driver>(
         layers: config.layers(),
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
+        q8: false,
     };
     let decodes = plan.decodes.iter().map(|(seqs, context)| seqs * (context / 16 + 1)).max();
     let decodes = decodes.max(plan.pace().map(pace::blocks));
@@ -133,7 +134,8 @@ fn ceilings<D: Driver>(
     report: &mut Report,
 ) -> Result<Ceilings, CheckError> {
     let at = driver.allocate(1 << 16)?;
-    let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
+    let kv =
+        CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64, q8: false };
     let mut ops =
         CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1, scratch: None })?;
     // Copy few long rows, so that uploading the row numbers takes negligible time.

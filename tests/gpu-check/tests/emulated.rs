@@ -40,7 +40,7 @@ fn rows_and_products() {
 fn attention() {
     let mut report = Report::default();
     check_attention(&open, &mut report).unwrap();
-    assert_met(&report, tested_shapes().count() * 2 + 4 + 5 * 2 + 2);
+    assert_met(&report, tested_shapes().count() * 2 * 2 + 5 + 5 * 3 + 2 * 2);
 }
 
 #[test]

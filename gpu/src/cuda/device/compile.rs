@@ -149,7 +149,7 @@ mod tests {
     fn what_was_made_of_something_else_has_another_name() {
         let cache = KernelCache::new(Some("/kernels".into()));
         let path = |unit, queries, arch| {
-            let shape = KernelShape { head_dim: 64, queries };
+            let shape = KernelShape { head_dim: 64, queries, q8: false };
             cache.path(unit, &shape.options(unit), arch).unwrap()
         };
         let rows = path(&ROWS, 1, "sm_90");
@@ -157,6 +157,9 @@ mod tests {
         assert_eq!(rows, path(&ROWS, 2, "sm_90"), "it does not depend on the model");
         assert_ne!(rows, path(&ROWS, 1, "sm_80"));
         assert_ne!(path(&ATTENTION_ROWS, 1, "sm_90"), path(&ATTENTION_ROWS, 2, "sm_90"));
+        let q8 = KernelShape { head_dim: 64, queries: 1, q8: true }.options(&ATTENTION_ROWS);
+        let q8 = cache.path(&ATTENTION_ROWS, &q8, "sm_90");
+        assert_ne!(q8, Some(path(&ATTENTION_ROWS, 1, "sm_90")));
         assert_eq!(KernelCache::new(None).path(&ROWS, &[], "sm_90"), None);
     }
 
