@@ -2,8 +2,8 @@
 //
 // A KV block is contiguous, [layer][k | v][kv head], so that one copy moves it between the device pool and the host
 // pool. The keys (or the values) of one kv head in a block are [token][head_dim] elements; in a format with scales, a
-// scale in f32 for each token of the block follows them. A scale belongs to one token alone, so that a token written
-// later never changes what is stored of earlier tokens.
+// scale in f32 for each token of the block follows the elements. A scale belongs to one token alone, so that a token
+// written later never changes stored elements or scales of earlier tokens.
 //
 // Kernels multiply with stored elements and apply a key's scale to its score, a value's scale to its weight.
 

@@ -54,7 +54,7 @@ __device__ __forceinline__ float magnitude(float value) {
     return size <= LARGEST_F32 ? size : 2.0f * LARGEST_F32;
 }
 
-// Returns the scale of a key or value with the largest magnitude `largest`; NaN if it is not finite, so that a fault
+// Returns the scale of a key or value with the largest magnitude `largest`; NaN if `largest` is not finite, so that a fault
 // reaches every row that attends to the token.
 __device__ __forceinline__ float q8_scale(float largest) {
     if (largest > LARGEST_F32) return largest - largest;

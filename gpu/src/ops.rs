@@ -279,8 +279,7 @@ pub trait Ops: Send {
     /// follow, also after [`Ops::finish`] of the step before.
     fn flush(&mut self) {}
     /// Ends the list of operations of the step that [`Ops::begin`] began, and submits it. The device may still be
-    /// running the step afterwards. At
-    /// most [`Ops::STEPS`] steps may be in flight.
+    /// running the step afterwards. At most [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}
     /// Whether the oldest step in flight has ended or failed; true if no step is in flight.
     fn has_ended(&mut self) -> bool {
@@ -294,7 +293,7 @@ pub trait Ops: Send {
     /// is still usable.
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError>;
     /// Returns the time on the device from the beginning of the step that [`Ops::finish`] returned last to its end, us.
-    /// `None` for a device without its own time, and if that step failed; the host's clock must do then.
+    /// `None` if the device has no time of its own or the step failed; the caller then uses the host's clock.
     fn step_us(&self) -> Option<u64> {
         None
     }

@@ -1,21 +1,21 @@
 //! The OS thread that feeds the link of a device with batches of copies. It starts batches without waiting for them and
-//! polls for their ends, so that the two directions run at once and a batch that a sequence waits for is behind few others.
+//! polls for their ends, so that the two directions run at once and a batch that a sequence waits for is behind few other
+//! batches.
 
-use crate::copy_lane::CopyLane;
-use crate::worker::{join, panic_text};
+use crate::copy_queue::{CopyQueue, WAITING_MAX};
+use crate::guarded::Guarded;
+use crate::worker::{POLL_INTERVAL, join, send};
 use crate::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyId, SubmitError};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-/// Copy side of a device for a thread of its own: begins batches of copies, and tells which have ended. In each
+/// Copy side of a device for a thread of its own: begins batches of copies, and reports which batches have ended. In each
 /// direction, batches run in the order in which they began, at most [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT) at once;
 /// the directions are independent of each other. A device whose copies block the thread copies in [`QueuedCopier::begin`].
 pub trait QueuedCopier: Send + 'static {
-    /// Begins a batch of copies. No copy of a batch that could not begin touches a block any more.
+    /// Begins a batch of copies. If the batch could not begin and the device is not lost, none of its copies touches a
+    /// block any more.
     ///
     /// # Errors
     /// [`CopyError`]; the batch is then not in flight.
@@ -41,17 +41,12 @@ pub trait QueuedCopier: Send + 'static {
 
 type Done = Box<dyn FnOnce(CopyDone) + Send>;
 type CopyJob = (CopyBatch, Done);
-type Lanes = [CopyLane<CopyJob>; 2];
 
-/// Interval at which the copy thread polls for the ends of batches in flight.
-const LOOKS: Duration = Duration::from_micros(50);
-
-/// A [`CopyEngine`] that runs a [`QueuedCopier`] on its own thread. Dropping the `CopyEngine` waits for all submitted
-/// batches and joins the thread.
+/// A [`CopyEngine`] that runs a [`QueuedCopier`] on its own thread. Dropping the `CopyEngine` waits for the batches in
+/// flight, fails the batches that have not begun, and joins the thread.
 pub struct CopyThread {
-    lanes: Arc<Mutex<Lanes>>,
-    /// Channel that wakes the thread when a batch was queued. Closing it ends the thread.
-    bell: Option<Sender<()>>,
+    /// Channel of submitted batches. Closing it ends the thread.
+    jobs: Option<Sender<CopyJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,14 +56,12 @@ impl CopyThread {
     /// # Errors
     /// The operating system could not start a thread.
     pub fn start(copier: impl QueuedCopier) -> std::io::Result<CopyThread> {
-        let lanes = Arc::new(Mutex::new(Lanes::default()));
-        let (bell, rings) = bounded(1);
-        let copies =
-            Copies { copier, lanes: Arc::clone(&lanes), in_flight: Default::default(), lost: None };
-        let thread = std::thread::Builder::new()
-            .name("tiercel-copy".into())
-            .spawn(move || copies.run(&rings))?;
-        Ok(CopyThread { lanes, bell: Some(bell), thread: Some(thread) })
+        let (jobs, submitted) = bounded(WAITING_MAX);
+        let (queues, in_flight) = Default::default();
+        let copies = Copies { copier: Guarded::new(copier), submitted, queues, in_flight };
+        let thread =
+            std::thread::Builder::new().name("tiercel-copy".into()).spawn(move || copies.run())?;
+        Ok(CopyThread { jobs: Some(jobs), thread: Some(thread) })
     }
 }
 
@@ -78,82 +71,79 @@ impl CopyEngine for CopyThread {
         batch: CopyBatch,
         done: Box<dyn FnOnce(CopyDone) + Send>,
     ) -> Result<(), SubmitError> {
-        let (lane, ahead_of_need) = (batch.direction.index(), batch.ahead_of_need);
-        let pushed = lock(&self.lanes)[lane].push((batch, done), ahead_of_need);
-        pushed.map_err(|_| SubmitError::Full)?;
-        match self.bell.as_ref().map(|bell| bell.try_send(())) {
-            // A full bell channel will wake the thread too: the thread has not taken the earlier ring yet.
-            Some(Ok(()) | Err(TrySendError::Full(()))) => Ok(()),
-            Some(Err(TrySendError::Disconnected(()))) | None => Err(SubmitError::Stopped),
-        }
+        send(self.jobs.as_ref(), (batch, done))
     }
 }
 
 impl Drop for CopyThread {
     fn drop(&mut self) {
-        drop(self.bell.take());
+        drop(self.jobs.take());
         join(self.thread.take());
     }
 }
 
-/// Locks the queues. A panic of another thread cannot leave a queue half changed, so a poisoned lock is as good as any.
-fn lock(lanes: &Mutex<Lanes>) -> MutexGuard<'_, Lanes> {
-    lanes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// State of the thread that feeds the link.
 struct Copies<C> {
-    copier: C,
-    lanes: Arc<Mutex<Lanes>>,
+    copier: Guarded<C>,
+    submitted: Receiver<CopyJob>,
+    /// Batches that have not begun, by direction.
+    queues: [CopyQueue<CopyJob>; 2],
     /// For each direction, the batches that were begun and whose ends are not reported yet, oldest first.
     in_flight: [VecDeque<(CopyId, Done)>; 2],
-    /// Reason for which the device is lost; every batch is then answered with it.
-    lost: Option<String>,
 }
 
 impl<C: QueuedCopier> Copies<C> {
-    /// Loop of the copy thread: until no more batches can be submitted and the end of every submitted batch is reported.
-    fn run(mut self, rings: &Receiver<()>) {
+    /// Loop of the copy thread, until no more batches can be submitted.
+    fn run(mut self) {
         loop {
-            self.start_waiting();
-            let busy = self.in_flight.iter().any(|batches| !batches.is_empty());
-            let rung = match busy {
-                true => rings.recv_timeout(LOOKS),
-                false => rings.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            self.begin_waiting();
+            // Without a batch in flight, no batch waits for its turn either.
+            let idle = self.in_flight.iter().all(VecDeque::is_empty);
+            let next = match idle {
+                true => self.submitted.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => self.submitted.recv_timeout(POLL_INTERVAL),
             };
-            let closed = rung == Err(RecvTimeoutError::Disconnected);
-            if closed && busy {
-                CopyDirection::BOTH.into_iter().for_each(|direction| self.end_oldest(direction));
-            } else if closed && !self.start_waiting() {
-                return;
+            match next {
+                Ok(job) => self.accept(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.close(),
             }
         }
     }
 
-    /// Begins the batches that may start, the directions in turn. Returns whether there was one.
-    fn start_waiting(&mut self) -> bool {
-        let mut started = false;
+    /// Queues a batch. A batch for which the queue has no room fails.
+    fn accept(&mut self, job: CopyJob) {
+        let (direction, ahead_of_need) = (job.0.direction, job.0.ahead_of_need);
+        if let Err(job) = self.queues[direction.index()].push(job, ahead_of_need) {
+            fail(job, &SubmitError::Full);
+        }
+    }
+
+    /// Begins the batches that may begin, the directions in turn, and reports the batches that have ended, until neither
+    /// is left.
+    fn begin_waiting(&mut self) {
         loop {
-            let mut more = false;
+            let mut goes_on = false;
             for direction in CopyDirection::BOTH {
-                let job = lock(&self.lanes)[direction.index()].start();
-                if let Some(job) = job {
-                    self.begin(job);
-                    more = true;
+                while let Ok(job) = self.submitted.try_recv() {
+                    self.accept(job);
                 }
+                if let Some(job) = self.queues[direction.index()].next() {
+                    self.begin(job);
+                    goes_on = true;
+                }
+                // A device whose copies block the thread has copied the batch in `begin`.
+                goes_on |= self.end_ended();
             }
-            started |= more;
-            // Reports at once what has ended: a device whose copies block the thread has copied in `begin`. What waits
-            // for the place of a batch that has ended may start now.
-            if !self.end_ended() && !more {
-                return started;
+            if !goes_on {
+                return;
             }
         }
     }
 
     fn begin(&mut self, (batch, done): CopyJob) {
         let (id, direction) = (batch.id, batch.direction);
-        match self.attempt(|copier| copier.begin(&batch)) {
+        match self.copier.call(|copier| copier.begin(&batch)) {
             Ok(()) => self.in_flight[direction.index()].push_back((id, done)),
             Err(error) => self.report(direction, (id, done), Err(error)),
         }
@@ -164,7 +154,10 @@ impl<C: QueuedCopier> Copies<C> {
         let mut ended = false;
         for direction in CopyDirection::BOTH {
             while !self.in_flight[direction.index()].is_empty()
-                && self.attempt(|copier| Ok(copier.has_ended(direction))).unwrap_or(true)
+                && self
+                    .copier
+                    .call(|copier| Ok::<_, CopyError>(copier.has_ended(direction)))
+                    .unwrap_or(true)
             {
                 self.end_oldest(direction);
                 ended = true;
@@ -173,12 +166,13 @@ impl<C: QueuedCopier> Copies<C> {
         ended
     }
 
-    /// Waits for the oldest batch in flight in a direction, if there is one, and reports its end.
-    fn end_oldest(&mut self, direction: CopyDirection) {
-        if let Some(oldest) = self.in_flight[direction.index()].pop_front() {
-            let result = self.attempt(|copier| copier.end(direction));
-            self.report(direction, oldest, result);
-        }
+    /// Waits for the oldest batch in flight in a direction, if there is one, and reports its end. Returns whether there
+    /// was one.
+    fn end_oldest(&mut self, direction: CopyDirection) -> bool {
+        let Some(oldest) = self.in_flight[direction.index()].pop_front() else { return false };
+        let result = self.copier.call(|copier| copier.end(direction));
+        self.report(direction, oldest, result);
+        true
     }
 
     fn report(
@@ -187,35 +181,34 @@ impl<C: QueuedCopier> Copies<C> {
         (id, done): (CopyId, Done),
         result: Result<u64, CopyError>,
     ) {
-        lock(&self.lanes)[direction.index()].end();
+        self.queues[direction.index()].end();
         let duration_us = *result.as_ref().unwrap_or(&0);
         done(CopyDone { id, duration_us, result: result.map(drop) });
     }
 
-    /// Calls the device's copier, unless the device is lost. If the call panics or reports the loss of the device, all
-    /// later calls fail with that loss: after a panic, copies may still be running on blocks that must not be used.
-    fn attempt<T>(
-        &mut self,
-        what: impl FnOnce(&mut C) -> Result<T, CopyError>,
-    ) -> Result<T, CopyError> {
-        if let Some(why) = &self.lost {
-            return Err(CopyError::DeviceLost(why.clone()));
+    /// Fails the batches that have not begun: no sequence needs their blocks any more. Waits for the batches in flight.
+    fn close(mut self) {
+        self.queues
+            .iter_mut()
+            .flat_map(CopyQueue::drain)
+            .for_each(|job| fail(job, &SubmitError::Stopped));
+        for direction in CopyDirection::BOTH {
+            while self.end_oldest(direction) {}
         }
-        let copier = &mut self.copier;
-        let result = catch_unwind(AssertUnwindSafe(|| what(copier)))
-            .unwrap_or_else(|panic| Err(CopyError::DeviceLost(panic_text(panic.as_ref()))));
-        if let Err(CopyError::DeviceLost(why)) = &result {
-            self.lost = Some(why.clone());
-        }
-        result
     }
+}
+
+/// Reports a batch that has not begun as failed.
+fn fail((batch, done): CopyJob, why: &SubmitError) {
+    let result = Err(CopyError::Failed(why.to_string()));
+    done(CopyDone { id: batch.id, duration_us: 0, result });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use CopyDirection::{In, Out};
-    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex, mpsc};
 
     /// Test copier that reports the batches that it begins, and ends them when the test says so. Batch 4 cannot begin,
     /// batch 5 fails, the device is lost with batch 6, and batch 7 panics.
@@ -253,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Copy thread on a scripted copier, and what the test hears of it.
+    /// Copy thread on a scripted copier, and the channels on which the test receives begins and answers.
     struct Bench {
         device: CopyThread,
         begun: mpsc::Receiver<u64>,
@@ -361,13 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_copy_side_waits_for_every_batch() {
+    fn dropping_the_copy_side_waits_for_batches_in_flight_and_fails_the_others() {
         let mut bench = Bench::new();
-        for id in [1, 2, 3, 8] {
-            bench.submit(id, Out, id == 8);
-        }
+        bench.begin(1, Out);
+        bench.begin(2, In);
+        bench.begin(3, Out);
+        bench.submit(9, Out, true);
         drop(bench.device);
-        let ids: Vec<u64> = bench.answers.1.try_iter().map(|done| done.id.0).collect();
-        assert_eq!(ids, [1, 2, 3, 8]);
+        let mut answers: Vec<_> =
+            bench.answers.1.try_iter().map(|done| (done.id.0, done.result)).collect();
+        answers.sort_by_key(|(id, _)| *id);
+        let stopped = CopyError::Failed(SubmitError::Stopped.to_string());
+        assert_eq!(answers, [(1, Ok(())), (2, Ok(())), (3, Ok(())), (9, Err(stopped))]);
     }
 }

@@ -1,9 +1,9 @@
 //! The OS thread that runs steps for a device whose calls block. A bounded channel feeds the thread.
 
+use crate::guarded::Guarded;
 use crate::{StepBatch, StepDone, StepError, StepId, StepOutput, StepRunner, SubmitError};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,7 +58,8 @@ impl StepThread {
     pub fn start(depth: usize, runner: impl QueuedRunner) -> std::io::Result<StepThread> {
         let depth = depth.max(1);
         let (jobs, work) = bounded::<StepJob>(depth);
-        let steps = Steps { runner, lost: None, begun: VecDeque::with_capacity(depth), depth };
+        let steps =
+            Steps { runner: Guarded::new(runner), begun: VecDeque::with_capacity(depth), depth };
         let thread = std::thread::Builder::new()
             .name("tiercel-device".into())
             .spawn(move || steps.run(&work))?;
@@ -69,7 +70,7 @@ impl StepThread {
 /// Interval at which the step thread polls for the end of the oldest step, while it could still accept another step.
 /// Mostly the next step is submitted within one interval; then no further step is accepted, and the thread blocks until
 /// the oldest step ends.
-const LOOKS: Duration = Duration::from_micros(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A step that the thread began and has not reported the end of.
 struct Begun {
@@ -81,8 +82,7 @@ struct Begun {
 
 /// State of the thread that runs steps.
 struct Steps<R> {
-    runner: R,
-    lost: Option<String>,
+    runner: Guarded<R>,
     begun: VecDeque<Begun>,
     depth: usize,
 }
@@ -94,7 +94,7 @@ impl<R: QueuedRunner> Steps<R> {
         loop {
             let next = match self.begun.len() {
                 0 => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                begun if begun < self.depth => work.recv_timeout(LOOKS),
+                begun if begun < self.depth => work.recv_timeout(POLL_INTERVAL),
                 _ => Err(RecvTimeoutError::Timeout),
             };
             let ended = match next {
@@ -115,18 +115,18 @@ impl<R: QueuedRunner> Steps<R> {
     }
 
     fn begin(&mut self, (batch, done): StepJob) {
-        if self.attempt(|runner| Ok(runner.waits(&batch))).unwrap_or(false) {
+        if self.runner.call(|runner| Ok::<_, StepError>(runner.waits(&batch))).unwrap_or(false) {
             while !self.begun.is_empty() {
                 self.end();
             }
         }
-        let error = self.attempt(|runner| runner.begin(&batch)).err();
+        let error = self.runner.call(|runner| runner.begin(&batch)).err();
         self.begun.push_back(Begun { id: batch.id, done, error });
     }
 
     fn oldest_has_ended(&mut self) -> bool {
         let failed = self.begun.front().is_some_and(|oldest| oldest.error.is_some());
-        failed || self.attempt(|runner| Ok(runner.has_ended())).unwrap_or(true)
+        failed || self.runner.call(|runner| Ok::<_, StepError>(runner.has_ended())).unwrap_or(true)
     }
 
     /// Waits for the oldest step in progress and reports its outcome to the callback of the step. Then lets the next
@@ -135,36 +135,16 @@ impl<R: QueuedRunner> Steps<R> {
         let Some(Begun { id, done, error }) = self.begun.pop_front() else { return };
         let result = match error {
             Some(error) => Err(error),
-            None => self.attempt(R::end),
+            None => self.runner.call(R::end),
         };
         done(StepDone { id, result });
         if !self.begun.is_empty() {
             // A loss of the device is kept, and every later step fails with it.
-            let _ = self.attempt(|runner| {
+            let _ = self.runner.call(|runner| {
                 runner.proceed();
-                Ok(())
+                Ok::<_, StepError>(())
             });
         }
-    }
-
-    /// Calls the device's runner, unless the device is lost. If the call panics or reports the loss of the device, all
-    /// later calls fail with that loss.
-    fn attempt<T>(
-        &mut self,
-        what: impl FnOnce(&mut R) -> Result<T, StepError>,
-    ) -> Result<T, StepError> {
-        if let Some(why) = &self.lost {
-            return Err(StepError::DeviceLost(why.clone()));
-        }
-        let runner = &mut self.runner;
-        // Catches a panic of a kernel and turns it into a loss of the device; otherwise the engine would wait forever
-        // for the end of the step.
-        let result = catch_unwind(AssertUnwindSafe(|| what(runner)))
-            .unwrap_or_else(|panic| Err(StepError::DeviceLost(panic_text(panic.as_ref()))));
-        if let Err(StepError::DeviceLost(why)) = &result {
-            self.lost = Some(why.clone());
-        }
-        result
     }
 }
 
@@ -185,7 +165,8 @@ impl Drop for StepThread {
     }
 }
 
-fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
+/// Submits a job to a thread of the device without waiting.
+pub(crate) fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
     match jobs.map(|jobs| jobs.try_send(job)) {
         Some(Ok(())) => Ok(()),
         Some(Err(TrySendError::Full(_))) => Err(SubmitError::Full),
@@ -201,14 +182,6 @@ pub(crate) fn join(thread: Option<JoinHandle<()>>) {
     {
         let _ = thread.join();
     }
-}
-
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "panic without a message".to_owned())
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub trait CopyDriver: Send + 'static {
         host: usize,
         bytes: usize,
     ) -> Result<(), CudaError>;
-    /// Closes the batch begun last in the direction: its end can be asked for from now on.
+    /// Closes the batch begun last in the direction. From then on, the driver tells whether the batch has ended.
     ///
     /// # Errors
     /// [`CudaError::Lost`]: without a mark on the device, nothing tells when the copies end.
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_do_not_exist_are_not_copied_and_a_lost_device_is_told_as_such() {
+    fn blocks_that_do_not_exist_are_not_copied_and_a_lost_device_is_reported_as_lost() {
         let driver = Noting::default();
         assert!(matches!(copy(&driver, &[(0, 0), (10, 1)]), Err(CopyError::Failed(_))));
         assert!(matches!(copy(&driver, &[(0, 5)]), Err(CopyError::Failed(_))));

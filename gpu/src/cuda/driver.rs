@@ -172,8 +172,8 @@ pub trait Driver: Send + 'static {
     /// [`CudaError::Lost`].
     fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError>;
     /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, marks the end of the
-    /// step that began with the slot, and returns without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and the slot's last content must
-    /// have been received.
+    /// step that began with the slot, and returns without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below
+    /// [`SLOTS`], and the slot's last content must have been received.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].

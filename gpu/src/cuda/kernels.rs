@@ -23,32 +23,17 @@ pub struct Unit {
     pub shaped: bool,
 }
 
+/// The text of the files of `gpu/kernels`, one after the other.
 macro_rules! source {
-    ($file:literal) => {
-        concat!(
-            include_str!("../../kernels/device.cuh"),
-            "\n",
-            include_str!(concat!("../../kernels/", $file))
-        )
-    };
-}
-
-macro_rules! kv_source {
-    ($file:literal) => {
-        concat!(
-            include_str!("../../kernels/device.cuh"),
-            "\n",
-            include_str!("../../kernels/kv.cuh"),
-            "\n",
-            include_str!(concat!("../../kernels/", $file))
-        )
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../../kernels/", $file)), "\n"),+)
     };
 }
 
 /// Source file of the kernels that work on single rows: embedding, norms, bias, activation function, gather.
 pub const ROWS: Unit = Unit {
     name: "rows.cu",
-    source: source!("rows.cu"),
+    source: source!("device.cuh", "rows.cu"),
     kernels: &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"],
     shaped: false,
 };
@@ -56,24 +41,28 @@ pub const ROWS: Unit = Unit {
 /// bits.
 pub const KV_WRITE: Unit = Unit {
     name: "kv_write.cu",
-    source: kv_source!("kv_write.cu"),
+    source: source!("device.cuh", "kv.cuh", "kv_write.cu"),
     kernels: &["rope_kv_write", "rope_kv_write_q8"],
     shaped: false,
 };
 /// Source file of the kernel that draws tokens from logits.
-pub const SAMPLE: Unit =
-    Unit { name: "sample.cu", source: source!("sample.cu"), kernels: &["sample"], shaped: false };
+pub const SAMPLE: Unit = Unit {
+    name: "sample.cu",
+    source: source!("device.cuh", "sample.cu"),
+    kernels: &["sample"],
+    shaped: false,
+};
 /// Source file of the kernels for the attention of single rows (decode).
 pub const ATTENTION_ROWS: Unit = Unit {
     name: "attention_rows.cu",
-    source: kv_source!("attention_rows.cu"),
+    source: source!("device.cuh", "kv.cuh", "attention_rows.cu"),
     kernels: &["attention_rows", "attention_combine"],
     shaped: true,
 };
 /// Source file of the kernel for the attention of prompts (prefill), on tensor cores.
 pub const ATTENTION_PREFILL: Unit = Unit {
     name: "attention_prefill.cu",
-    source: kv_source!("attention_prefill.cu"),
+    source: source!("device.cuh", "kv.cuh", "attention_prefill.cu"),
     kernels: &["attention_prefill"],
     shaped: true,
 };

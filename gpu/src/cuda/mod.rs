@@ -56,4 +56,4 @@ pub use kernels::{
 };
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 pub use ops::{CudaBatch, CudaOps, CudaOptions};
-pub use shapes::{MODEL_SHAPES, tested_shapes};
+pub use shapes::{MODEL_SHAPES, kv_format, tested_shapes};

@@ -1,5 +1,5 @@
 //! Block copies between device and host memory on the emulated GPU: a copy stream for each direction, with its own
-//! emulated time. A stream goes on a little at each look at it, as a copy engine goes on while the host does other work.
+//! emulated time. Each call of `has_ended` advances a stream a little, as a copy engine goes on while the host does other work.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use crate::fault::Fault;
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::{COPIES_IN_FLIGHT, CopyDirection, StepId};
 use tiercel_gpu::cuda::{CopyDriver, CudaError, DevicePtr, HostPlan, PinHost};
 
-/// Bytes that a copy stream copies between two looks at it.
-const BYTES_PER_LOOK: usize = 4 << 10;
+/// Bytes that a copy stream copies at each call of `has_ended`.
+const BYTES_PER_CALL: usize = 4 << 10;
 
 /// Memory of the host pool of the emulated GPU, which its copy side and the thread that pins more of it share.
 pub struct EmulatedHost {
@@ -44,7 +44,8 @@ impl EmulatedHost {
         };
         let host = Pinned::default();
         let pinned = host.clone();
-        let copies = EmulatedCopies { host, shared, ways: Default::default(), added: 0, fault };
+        let copies =
+            EmulatedCopies { host, shared, directions: Default::default(), added: 0, fault };
         (copies, EmulatedHost { plan, pinned, pieces_max })
     }
 }
@@ -68,7 +69,7 @@ impl PinHost for EmulatedHost {
 pub struct EmulatedCopies {
     host: Pinned,
     shared: Shared,
-    ways: [Way; 2],
+    directions: [DirectionState; 2],
     /// Number of copies added so far, in both directions.
     added: usize,
     fault: Option<Fault>,
@@ -76,7 +77,7 @@ pub struct EmulatedCopies {
 
 /// Copy stream of one direction.
 #[derive(Default)]
-struct Way {
+struct DirectionState {
     batches: VecDeque<Batch>,
     /// Bytes that the stream has copied so far: its emulated time.
     copied: usize,
@@ -92,7 +93,7 @@ struct Batch {
     begun: Option<usize>,
 }
 
-/// A copy that is not done, or what is left of it.
+/// A copy, or the rest of a copy that has begun.
 struct Copy {
     number: usize,
     device: DevicePtr,
@@ -111,8 +112,8 @@ impl EmulatedCopies {
 
     /// Lets a copy stream copy up to `budget` bytes of its oldest batch. Returns whether the batch has ended.
     fn go_on(&mut self, direction: CopyDirection, mut budget: usize) -> bool {
-        let way = &mut self.ways[direction.index()];
-        let batch = way.batches.front_mut().expect("a batch is in flight");
+        let state = &mut self.directions[direction.index()];
+        let batch = state.batches.front_mut().expect("a batch is in flight");
         {
             let state = self.shared.state();
             if state.lost {
@@ -122,7 +123,7 @@ impl EmulatedCopies {
                 return false;
             }
         }
-        batch.begun.get_or_insert(way.copied);
+        batch.begun.get_or_insert(state.copied);
         while let Some(copy) = batch.copies.front_mut()
             && budget > 0
         {
@@ -133,7 +134,7 @@ impl EmulatedCopies {
             let bytes = copy.bytes.min(budget);
             let at = copy.host..copy.host + bytes;
             move_bytes(direction, copy.device, &mut self.host.bytes()[at]);
-            way.copied += bytes;
+            state.copied += bytes;
             budget -= bytes;
             copy.device = copy.device.offset(bytes);
             (copy.host, copy.bytes) = (copy.host + bytes, copy.bytes - bytes);
@@ -163,7 +164,7 @@ impl CopyDriver for EmulatedCopies {
     fn begin(&mut self, direction: CopyDirection, after: StepId) -> Result<(), CudaError> {
         self.alive()?;
         let held_by = self.shared.state().unended(after);
-        let batches = &mut self.ways[direction.index()].batches;
+        let batches = &mut self.directions[direction.index()].batches;
         assert!(batches.len() < COPIES_IN_FLIGHT, "more batches than may be in flight");
         let copies = VecDeque::new();
         batches.push_back(Batch { held_by, copies, closed: false, begun: None });
@@ -185,20 +186,22 @@ impl CopyDriver for EmulatedCopies {
         }
         let held = self.host.bytes().len();
         assert!(host + bytes <= held, "{bytes} bytes at {host} of {held} of the host pool");
-        let batch = self.ways[direction.index()].batches.back_mut().expect("a batch was begun");
+        let batch =
+            self.directions[direction.index()].batches.back_mut().expect("a batch was begun");
         batch.copies.push_back(Copy { number, device, host, bytes });
         Ok(())
     }
 
     fn close(&mut self, direction: CopyDirection) -> Result<(), CudaError> {
         self.alive()?;
-        let batch = self.ways[direction.index()].batches.back_mut().expect("a batch was begun");
+        let batch =
+            self.directions[direction.index()].batches.back_mut().expect("a batch was begun");
         batch.closed = true;
         Ok(())
     }
 
     fn has_ended(&mut self, direction: CopyDirection) -> bool {
-        self.go_on(direction, BYTES_PER_LOOK)
+        self.go_on(direction, BYTES_PER_CALL)
     }
 
     fn end(&mut self, direction: CopyDirection) -> Result<u64, CudaError> {
@@ -206,9 +209,9 @@ impl CopyDriver for EmulatedCopies {
             // The batch waits for a step, which runs when the thread of the steps waits for it.
             std::thread::yield_now();
         }
-        let way = &mut self.ways[direction.index()];
-        let batch = way.batches.pop_front().expect("a batch is in flight");
-        let bytes = way.copied - batch.begun.unwrap_or(way.copied);
+        let state = &mut self.directions[direction.index()];
+        let batch = state.batches.pop_front().expect("a batch is in flight");
+        let bytes = state.copied - batch.begun.unwrap_or(state.copied);
         self.alive()?;
         Ok((bytes / BYTES_PER_US) as u64)
     }

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "the kernels are C++")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use tiercel_gpu::cuda::{CudaError, KernelShape, Launch};
+use tiercel_gpu::cuda::{CudaError, KernelShape, Launch, kv_format};
 
 /// Length of a span (the stretch of positions that attention computes separately), positions: the value that `build.rs`
 /// compiles the attention kernels with.
@@ -31,8 +31,7 @@ pub(crate) fn launch(
     let mut args: Vec<*mut c_void> =
         values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
     let KernelShape { head_dim, queries, q8 } = shape;
-    let format = if q8 { "KvQ8" } else { "KvBf16" };
-    let shaped = format!("{}_{head_dim}_{queries}_{format}", launch.kernel);
+    let shaped = format!("{}_{head_dim}_{queries}_{}", launch.kernel, kv_format(q8));
     let mut call = |name: &CStr| {
         // SAFETY: the name ends with a zero and the grid has three numbers. Each argument points to eight bytes that
         // start with its value; the callers of launches pass the number and types of arguments that the kernel has.

@@ -2,7 +2,7 @@
 //! chunk boundaries, sliding windows, scattered KV blocks, and formats of the KV cache.
 
 use crate::CheckError;
-use crate::pair::{LAYERS, Pair, Setting, Way, shape};
+use crate::pair::{LAYERS, Pair, PairOptions, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::BlockId;
@@ -11,11 +11,11 @@ use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 
 /// Limits of the difference between the attention outputs of GPU and CPU: the norm of all differences as a share of the
 /// norm of the results, and the largest difference as a share of the largest result. The GPU rounds queries and keys to
-/// bf16 after their rotation (RoPE), which changes every attention score; with a KV cache in 8 bits, it rounds queries
-/// only.
+/// bf16 after their rotation (RoPE), which changes every attention score; with a KV cache in 8 bits, the GPU rounds
+/// queries only.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
 
-/// Formats of the KV cache: whether it is in 8 bits.
+/// Formats of the KV cache: whether the KV cache is in 8 bits.
 const BOTH: [bool; 2] = [false, true];
 
 /// Sequences of a step: for each, the number of tokens that the step computes and the number of earlier positions.
@@ -34,23 +34,23 @@ pub fn check_attention<D: Driver>(
     for ((head_dim, queries), q8) in tested_shapes().flat_map(|shape| BOTH.map(|q8| (shape, q8))) {
         let shape = shape(head_dim, queries, 2);
         let name = format!("{queries} x {head_dim}{}", format_name(q8));
-        let way = Way { q8, ..Way::default() };
+        let options = PairOptions { q8, ..PairOptions::default() };
         // Decode sequences whose lengths lie just before and after the end of a span (the stretch of positions that
         // attention computes separately), and of several spans.
         let lengths = [0, span - 1, span, 3 * span + 4, 2 * span - 1, 7].map(|before| (1, before));
-        attend(open, &shape, way, &lengths, &format!("decode, {name}"), report)?;
+        attend(open, &shape, options, &lengths, &format!("decode, {name}"), report)?;
         // Prompt chunks that start a prompt or continue one in the middle of a KV block, and a single decode token in
         // the same batch.
         let chunks = [(70, 0), (33, 21), (1, 40), (2, 63), (span, span + 5)];
-        attend(open, &shape, way, &chunks, &format!("prompts, {name}"), report)?;
+        attend(open, &shape, options, &chunks, &format!("prompts, {name}"), report)?;
     }
     for (head_dim, queries, q8) in
         [(16, 2, false), (64, 3, false), (64, 3, true), (80, 4, false), (128, 8, false)]
     {
         let name = format!("prompts row by row, {queries} x {head_dim}{}", format_name(q8));
         let parts = [(35, 0), (9, span - 2), (1, 40)];
-        let way = Way { exact: true, q8, ..Way::default() };
-        attend(open, &shape(head_dim, queries, 2), way, &parts, &name, report)?;
+        let options = PairOptions { exact: true, q8, ..PairOptions::default() };
+        attend(open, &shape(head_dim, queries, 2), options, &parts, &name, report)?;
     }
     for (window, block_size) in [(1, 16), (24, 16), (40, 8), (64, 32), (1000, 64)] {
         let windowed = AttentionShape { sliding_window: Some(window), ..shape(64, 3, 1) };
@@ -59,8 +59,8 @@ pub fn check_attention<D: Driver>(
             let name =
                 format!("window of {window}, blocks of {block_size}, row by row: {exact}{format}");
             let parts = [(90, 0), (1, 4 * span - 8), (20, 50)];
-            let way = Way { block_size, exact, q8 };
-            attend(open, &windowed, way, &parts, &name, report)?;
+            let options = PairOptions { block_size, exact, q8 };
+            attend(open, &windowed, options, &parts, &name, report)?;
         }
     }
     BOTH.into_iter().try_for_each(|q8| cut_anywhere(open, q8, report))
@@ -75,14 +75,14 @@ fn format_name(q8: bool) -> &'static str {
 fn attend<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     shape: &AttentionShape,
-    way: Way,
+    options: PairOptions,
     parts: Parts<'_>,
     what: &str,
     report: &mut Report,
 ) -> Result<(), CheckError> {
-    let blocks = |(rows, before): &(usize, usize)| (rows + before).div_ceil(way.block_size);
+    let blocks = |(rows, before): &(usize, usize)| (rows + before).div_ceil(options.block_size);
     let used: usize = parts.iter().map(blocks).sum();
-    let setting = Setting { shape: *shape, blocks: used as u32 + 7, way };
+    let setting = Setting { shape: *shape, blocks: used as u32 + 7, options };
     let mut pair = Pair::new(open()?, setting, 5)?;
     let seqs = pair.sequences(parts);
     let width = shape.head_dim as f32;
@@ -135,7 +135,11 @@ fn cut_anywhere<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let shape = shape(64, 3, 2);
-    let setting = Setting { shape, blocks: 5, way: Way { exact: true, q8, ..Way::default() } };
+    let setting = Setting {
+        shape,
+        blocks: 5,
+        options: PairOptions { exact: true, q8, ..PairOptions::default() },
+    };
     let mut pair = Pair::new(open()?, setting, 9)?;
     let values = pair.numbers(80 * shape.qkv_cols(), 2.0);
     let whole = outputs(&mut pair, &shape, &values, &[80])?;

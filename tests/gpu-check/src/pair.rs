@@ -35,21 +35,21 @@ pub(crate) struct Both {
 pub(crate) struct Setting {
     pub(crate) shape: AttentionShape,
     pub(crate) blocks: u32,
-    pub(crate) way: Way,
+    pub(crate) options: PairOptions,
 }
 
 /// Tokens per KV block, option `exact` and format of the KV cache with which GPU and CPU are compared.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct PairOptions {
     pub(crate) block_size: usize,
     pub(crate) exact: bool,
     /// Whether the KV caches of the GPU and the CPU are in 8 bits; otherwise they are in bf16 and f32.
     pub(crate) q8: bool,
 }
 
-impl Default for Way {
-    fn default() -> Way {
-        Way { block_size: 16, exact: false, q8: false }
+impl Default for PairOptions {
+    fn default() -> PairOptions {
+        PairOptions { block_size: 16, exact: false, q8: false }
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn shape(head_dim: usize, queries: usize, kv_heads: usize) -> Attenti
 
 impl<D: Driver> Pair<D> {
     pub(crate) fn new(mut driver: D, setting: Setting, seed: u64) -> Result<Self, CheckError> {
-        let Setting { shape, blocks, way: Way { block_size, exact, q8 } } = setting;
+        let Setting { shape, blocks, options: PairOptions { block_size, exact, q8 } } = setting;
         let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
         let at = DevicePtr::default();
         let mut kv = CudaKv { at, blocks, block_size, layers: LAYERS, kv_heads, head_dim, q8 };

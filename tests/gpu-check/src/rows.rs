@@ -1,7 +1,7 @@
 //! Checks the GPU's row-wise operations (embedding, norms, activation function) and matrix products against the CPU's.
 
 use crate::CheckError;
-use crate::pair::{Both, Pair, Setting, Way, shape};
+use crate::pair::{Both, Pair, PairOptions, Setting, shape};
 use crate::report::Report;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::Driver;
@@ -38,7 +38,7 @@ fn plain<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     seed: u64,
 ) -> Result<Pair<D>, CheckError> {
-    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, way: Way::default() };
+    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, options: PairOptions::default() };
     Pair::new(open()?, setting, seed)
 }
 
@@ -133,7 +133,7 @@ fn head_norms<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let shape = shape(head_dim, queries, kv_heads);
-    let setting = Setting { shape, blocks: 1, way: Way::default() };
+    let setting = Setting { shape, blocks: 1, options: PairOptions::default() };
     let mut pair = Pair::new(open()?, setting, head_dim as u64)?;
     let mut qkv = pair.random(5, shape.qkv_cols(), TensorUse::Activations)?;
     let weights = pair.numbers(head_dim, 1.5);

@@ -2,7 +2,7 @@
 //! without masks.
 
 use crate::CheckError;
-use crate::pair::{Pair, Setting, Way, shape};
+use crate::pair::{Pair, PairOptions, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::mix::mix;
@@ -60,7 +60,7 @@ pub fn check_sampling<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     report: &mut Report,
 ) -> Result<(), CheckError> {
-    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, way: Way::default() };
+    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, options: PairOptions::default() };
     let mut pair = Pair::new(open()?, setting, 21)?;
     // Cube the random numbers, so that the logits spread enough for a few tokens to be much more likely than the rest.
     // The numbers are rounded to bf16, so that many logits are equal.

@@ -52,15 +52,9 @@ pub(super) struct Transfers {
     turn: CopyDirection,
 }
 
-/// Index of the queue of mirroring copies (made ahead of need); the other two queues are for copies out and in.
+/// Index of the queue of mirroring copies (made ahead of need); the other two queues have the indices of their
+/// directions.
 const AHEAD: usize = 2;
-
-fn queue_of(direction: CopyDirection) -> usize {
-    match direction {
-        CopyDirection::Out => 0,
-        CopyDirection::In => 1,
-    }
-}
 
 fn other(direction: CopyDirection) -> CopyDirection {
     match direction {
@@ -96,7 +90,7 @@ impl Transfers {
 
     /// Whether copies to the host, needed or ahead of need, are queued and have not started.
     pub(super) fn waits_out(&self) -> bool {
-        [queue_of(CopyDirection::Out), AHEAD].iter().any(|queue| !self.queues[*queue].is_empty())
+        [CopyDirection::Out.index(), AHEAD].iter().any(|queue| !self.queues[*queue].is_empty())
     }
 
     /// Whether a batch of copies to the host is at the device.
@@ -120,7 +114,7 @@ impl Transfers {
         self.next_job += 1;
         let id = self.next_job;
         self.by_name.insert(transfer.name.hash, id);
-        let queue = if transfer.ahead_of_need { AHEAD } else { queue_of(transfer.direction) };
+        let queue = if transfer.ahead_of_need { AHEAD } else { transfer.direction.index() };
         self.queues[queue].push_back(id);
         self.jobs.insert(id, transfer);
         id
@@ -131,7 +125,7 @@ impl Transfers {
     pub(super) fn wait_for(&mut self, id: u64, seq: SeqId) {
         let job = self.jobs.get_mut(&id).expect("it was found or queued just now");
         job.waiters.push(seq);
-        let queue = queue_of(job.direction);
+        let queue = job.direction.index();
         if let Some(at) = self.queues[AHEAD].iter().position(|ahead| *ahead == id) {
             self.queues[AHEAD].remove(at);
             self.queues[queue].push_back(id);
@@ -184,7 +178,7 @@ impl Transfers {
         let mut dry = 0;
         while dry < 2 && self.started < room {
             let most = largest_batch.min(room - self.started);
-            match self.next_batch(queue_of(self.turn), completed, most) {
+            match self.next_batch(self.turn.index(), completed, most) {
                 Some(batch) => {
                     batches.push(batch);
                     dry = 0;
@@ -193,7 +187,7 @@ impl Transfers {
             }
             self.turn = other(self.turn);
         }
-        let idle = self.queues[queue_of(CopyDirection::Out)].is_empty();
+        let idle = self.queues[CopyDirection::Out.index()].is_empty();
         if idle && !self.queues[AHEAD].is_empty() && self.started < room && !self.runs_out() {
             let most = largest_batch.min(room - self.started);
             batches.extend(self.next_batch(AHEAD, completed, most));
@@ -251,7 +245,7 @@ impl Transfers {
         let belongs = |(queue, ids): (usize, &VecDeque<u64>)| {
             ids.iter().filter_map(|id| self.jobs.get(id)).all(|job| match queue {
                 AHEAD => job.ahead_of_need && job.waiters.is_empty(),
-                _ => queue == queue_of(job.direction),
+                _ => queue == job.direction.index(),
             })
         };
         let count: usize = self.queues.iter().map(VecDeque::len).sum();

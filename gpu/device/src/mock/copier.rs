@@ -1,9 +1,9 @@
-//! Copy side of the mock device: one queue of copies for each direction, in the order of [`CopyLane`], served at the
+//! Copy side of the mock device: one queue of copies for each direction, in the order of [`CopyQueue`], served at the
 //! bandwidth of the link. Copies in the two directions run at once.
 
 use super::faults::{Draws, Purpose};
 use super::{MockOptions, Shared};
-use crate::copy_lane::CopyLane;
+use crate::copy_queue::{CopyQueue, WAITING_MAX};
 use crate::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair, SubmitError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,10 +11,6 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 
 type Job = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
-
-/// Most batches of copies that may come to a direction of the mock device before it looks at them; the engine never
-/// comes near this limit.
-const MOST_WAITING: usize = 1 << 16;
 
 /// Copy side of the mock device; passes batches to the tasks that copy them.
 pub(super) struct MockCopier {
@@ -26,7 +22,7 @@ impl MockCopier {
     /// Starts the mock device's copy tasks on the current thread, one for each direction of copies.
     pub(super) fn start(options: &MockOptions, shared: &Rc<RefCell<Shared>>) -> MockCopier {
         let start = |purpose| {
-            let (jobs, work) = mpsc::channel(MOST_WAITING);
+            let (jobs, work) = mpsc::channel(WAITING_MAX);
             let link = Link {
                 options: options.clone(),
                 shared: Rc::clone(shared),
@@ -65,20 +61,20 @@ struct Link {
 
 impl Link {
     async fn run(mut self, mut work: mpsc::Receiver<Job>) {
-        let (mut lane, mut in_flight) = (CopyLane::default(), VecDeque::new());
+        let (mut queue, mut in_flight) = (CopyQueue::default(), VecDeque::new());
         loop {
             if in_flight.is_empty() {
                 let Some(job) = work.recv().await else { return };
-                accept(job, &mut lane, &mut in_flight);
+                accept(job, &mut queue, &mut in_flight);
             }
             while let Some((batch, done)) = in_flight.pop_front() {
                 let (duration_us, result) = self.copy(&batch).await;
                 // Batches that came while the copy ran took their places before it ended.
                 while let Ok(job) = work.try_recv() {
-                    accept(job, &mut lane, &mut in_flight);
+                    accept(job, &mut queue, &mut in_flight);
                 }
-                lane.end();
-                in_flight.extend(lane.start());
+                queue.end();
+                in_flight.extend(queue.next());
                 done(CopyDone { id: batch.id, duration_us, result });
             }
         }
@@ -147,11 +143,11 @@ impl Link {
 
 /// Queues a batch of copies, and starts the next batch of the direction if it may start. A batch for which there is no
 /// room fails.
-fn accept(job: Job, lane: &mut CopyLane<Job>, in_flight: &mut VecDeque<Job>) {
+fn accept(job: Job, queue: &mut CopyQueue<Job>, in_flight: &mut VecDeque<Job>) {
     let ahead_of_need = job.0.ahead_of_need;
-    if let Err((batch, done)) = lane.push(job, ahead_of_need) {
+    if let Err((batch, done)) = queue.push(job, ahead_of_need) {
         let result = Err(CopyError::Failed(SubmitError::Full.to_string()));
         done(CopyDone { id: batch.id, duration_us: 0, result });
     }
-    in_flight.extend(lane.start());
+    in_flight.extend(queue.next());
 }

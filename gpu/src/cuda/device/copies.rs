@@ -17,12 +17,12 @@ use tiercel_device::{COPIES_IN_FLIGHT, CopyDirection, StepId};
 pub struct CudaCopies {
     context: Context,
     steps: Arc<StepEvents>,
-    ways: [Way; 2],
+    directions: [DirectionState; 2],
     host: PinnedHost,
 }
 
 /// One direction of copies.
-struct Way {
+struct DirectionState {
     stream: CUstream,
     /// Events at the beginning and at the end of each batch in flight. A batch takes the pair after that of the batch
     /// before.
@@ -49,21 +49,21 @@ impl CudaCopies {
         host: PinnedHost,
     ) -> Result<CudaCopies, CudaError> {
         context.enter()?;
-        let ways = [Way::new()?, Way::new()?];
+        let directions = [DirectionState::new()?, DirectionState::new()?];
         let (context, steps) = (context.clone(), Arc::clone(steps));
-        Ok(CudaCopies { context, steps, ways, host })
+        Ok(CudaCopies { context, steps, directions, host })
     }
 }
 
-impl Way {
-    fn new() -> Result<Way, CudaError> {
+impl DirectionState {
+    fn new() -> Result<DirectionState, CudaError> {
         // Gives the copy streams the least priority, so that steps go before copies where both need the same units of
         // the GPU.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
         let stream = stream::create_with_priority(least).map_err(lost)?;
         let event = || event::create_timed().map_err(lost);
         let events = [(event()?, event()?), (event()?, event()?)];
-        Ok(Way { stream, events, begun: 0, ended: 0 })
+        Ok(DirectionState { stream, events, begun: 0, ended: 0 })
     }
 
     /// Returns the events of the batch begun last.
@@ -81,12 +81,12 @@ impl Way {
 impl CopyDriver for CudaCopies {
     fn begin(&mut self, direction: CopyDirection, after: StepId) -> Result<(), CudaError> {
         self.context.enter()?;
-        let way = &mut self.ways[direction.index()];
-        assert!(way.begun - way.ended < COPIES_IN_FLIGHT, "more batches than may be in flight");
-        self.steps.hold(way.stream, after)?;
-        way.begun += 1;
+        let state = &mut self.directions[direction.index()];
+        assert!(state.begun - state.ended < COPIES_IN_FLIGHT, "more batches than may be in flight");
+        self.steps.hold(state.stream, after)?;
+        state.begun += 1;
         // SAFETY: the event and the CUDA stream belong to `self`; the batch that used the event before has ended.
-        unsafe { event::record(way.newest().0, way.stream) }.map_err(lost)
+        unsafe { event::record(state.newest().0, state.stream) }.map_err(lost)
     }
 
     fn add(
@@ -97,13 +97,13 @@ impl CopyDriver for CudaCopies {
         bytes: usize,
     ) -> Result<(), CudaError> {
         self.context.enter()?;
-        let stream = self.ways[direction.index()].stream;
+        let stream = self.directions[direction.index()].stream;
         let mut device = device;
         for (host, bytes) in self.host.parts(host, bytes)? {
             // SAFETY: the range is inside the pinned memory, which only the copies of this value touch. The engine never
-            // has two copies of one block in flight, nor compute that writes a block that is being copied; steps submitted
-            // before that write the block are in the fence of the batch, for which the stream waits. The engine is told
-            // that the copy ended only after the event that `close` records.
+            // has two copies of one block in flight, and submits no step that writes a block while the block is copied.
+            // The stream waits for the fence of the batch, which includes every earlier step that writes the block. The
+            // engine learns that the copy has ended only after the event that `close` records.
             let copied = unsafe {
                 match direction {
                     CopyDirection::Out => memory::copy_out(host, device.0, bytes, stream),
@@ -121,16 +121,16 @@ impl CopyDriver for CudaCopies {
 
     fn close(&mut self, direction: CopyDirection) -> Result<(), CudaError> {
         self.context.enter()?;
-        let way = &self.ways[direction.index()];
+        let state = &self.directions[direction.index()];
         // SAFETY: the event and the CUDA stream belong to `self`; the batch that used the event before has ended.
-        unsafe { event::record(way.newest().1, way.stream) }.map_err(lost)
+        unsafe { event::record(state.newest().1, state.stream) }.map_err(lost)
     }
 
     fn has_ended(&mut self, direction: CopyDirection) -> bool {
         if self.context.enter().is_err() {
             return true;
         }
-        let (_, ended) = self.ways[direction.index()].oldest();
+        let (_, ended) = self.directions[direction.index()].oldest();
         // SAFETY: the queried CUDA event belongs to `self`, so it exists during the call.
         let state = unsafe { event::query(ended) };
         !state.is_err_and(|error| error.is(CUresult::CUDA_ERROR_NOT_READY))
@@ -138,12 +138,12 @@ impl CopyDriver for CudaCopies {
 
     fn end(&mut self, direction: CopyDirection) -> Result<u64, CudaError> {
         self.context.enter()?;
-        let way = &mut self.ways[direction.index()];
-        let (begun, ended) = way.oldest();
-        way.ended += 1;
+        let state = &mut self.directions[direction.index()];
+        let (begun, ended) = state.oldest();
+        state.ended += 1;
         // SAFETY: the CUDA event belongs to `self`, so it exists during the call.
         unsafe { event::synchronize(ended) }.map_err(lost)?;
-        // A driver without the call tells no time; the engine then keeps the speed of the link that it knows.
+        // If the driver lacks the call, no time is measured, and the engine keeps its estimate of the link's speed.
         Ok(elapsed_us(begun, ended)?.unwrap_or(0))
     }
 }
@@ -154,17 +154,17 @@ impl Drop for CudaCopies {
         // itself.
         let entered = self.context.enter().is_ok();
         // SAFETY: the CUDA streams belong to this value.
-        let idle = |way: &Way| unsafe { stream::synchronize(way.stream) }.is_ok();
-        if !(entered && self.ways.iter().all(idle)) {
+        let idle = |state: &DirectionState| unsafe { stream::synchronize(state.stream) }.is_ok();
+        if !(entered && self.directions.iter().all(idle)) {
             return;
         }
-        for way in &self.ways {
-            for event in way.events.into_iter().flat_map(|(begun, ended)| [begun, ended]) {
-                // SAFETY: the event was made in `Way::new`, is destroyed once, and no work uses it any more.
+        for state in &self.directions {
+            for event in state.events.into_iter().flat_map(|(begun, ended)| [begun, ended]) {
+                // SAFETY: the event was made in `DirectionState::new`, is destroyed once, and no work uses it any more.
                 let _ = unsafe { event::destroy(event) };
             }
-            // SAFETY: the CUDA stream was made in `Way::new`, is destroyed once, and is idle.
-            let _ = unsafe { stream::destroy(way.stream) };
+            // SAFETY: the CUDA stream was made in `DirectionState::new`, is destroyed once, and is idle.
+            let _ = unsafe { stream::destroy(state.stream) };
         }
     }
 }
