@@ -48,7 +48,7 @@ pub struct LoadOptions {
     pub device: DeviceChoice,
     /// Format of the weights in memory.
     pub weights: WeightFormat,
-    /// Element type of the KV cache on the CPU; on a GPU it is always bf16.
+    /// Element type of the KV cache. A GPU has 8 bits or bf16; the other types mean bf16 there.
     pub kv_type: KvType,
     /// Number of compute threads; 0 starts one per core that the process may use.
     pub threads: usize,

@@ -34,7 +34,7 @@ impl Case {
             kv_capacity: KvCapacity::Blocks(blocks as u32),
             host_bytes: Some(1 << 28),
             max_num_seqs: 64,
-            max_num_batched_tokens: 640,
+            max_num_batched_tokens: self.tokens.len() + 100,
             ..LoadOptions::default()
         }
     }
