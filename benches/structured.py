@@ -10,12 +10,12 @@
 seed, 32 at a time. Complete answers are validated by Python's `jsonschema`, all others must be the beginning of a JSON text by
 `jiter`. Then the example `check_answers` checks all answers with the Rust crate `jsonschema` and with the grammar's bytes.
 
-`streams`: 32 streams at once; 16 of them are always free, the others are free in one turn and constrained in the next. Printed is
-the speed of the first 16.
+`streams`: 32 streams at once; 16 of them are always free, the others are free in one turn and constrained in the next. The script
+prints the speed of the first 16.
 
 `hostile`: 8 quiet streams, beside no other requests, beside two clients that send ordinary grammars, and beside two clients that
-send hostile grammars one after the other, in turns. Printed are the quiet streams' gaps between tokens, and the time until an
-honest client's small grammar is answered.
+send hostile grammars one after the other, in turns. The script prints the quiet streams' gaps between tokens, and the time
+until an honest client's small grammar is answered.
 """
 
 import http.client, json, os, statistics, subprocess, sys, tempfile, threading, time

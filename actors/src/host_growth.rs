@@ -5,7 +5,7 @@ use actix::Recipient;
 use tiercel_device::HostGrowth;
 
 /// Starts the thread that grows the host pool to `planned` blocks, if the pool is not complete. The thread ends when the
-/// pool is complete, when it cannot grow further, which is logged as an error, or when the BlockManager has stopped.
+/// pool is complete, when the pool cannot grow further (logged as an error), or when the BlockManager has stopped.
 pub(crate) fn start(
     growth: Option<Box<dyn HostGrowth>>,
     planned: u32,
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_usable_before_a_failure_is_told() {
+    fn blocks_that_became_usable_before_a_failure_are_told() {
         actix::System::new().block_on(async {
             let (blocks, grown) = recorder::<HostGrown>();
             grow(Box::new(Failing { usable: 4, left: vec![2, 3] }), 100, &blocks);

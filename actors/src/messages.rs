@@ -147,7 +147,7 @@ pub struct CopiesEnded {
 #[rtype(result = "()")]
 pub struct CopyBlocks(pub CopyBatch);
 
-/// Copy thread -> SwapManager -> BlockManager: a batch of block copies between device and host ended.
+/// Copy thread -> BlockManager: a batch of block copies between device and host ended.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct CopyEnded(pub CopyDone);
@@ -293,7 +293,7 @@ pub struct GetQueued;
 #[derive(Debug, Clone, Copy, actix::MessageResponse)]
 pub struct QueuedPlaces(pub [u32; 4]);
 
-/// Thread that grows the host pool -> BlockManager: so many further blocks of the host pool are usable.
+/// Thread that grows the host pool -> BlockManager: number of host blocks that have become usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 pub struct HostGrown(pub u32);

@@ -3,7 +3,7 @@
 use crate::lifeline::Lifeline;
 use crate::messages::{CopyBlocks, CopyEnded, Shutdown};
 use crate::telemetry;
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
 
 /// Actor that hands batches of block copies to the copy engine, which puts them in order. The block store limits the
@@ -27,14 +27,14 @@ impl SwapManager {
         SwapManager { copier, ended, block_bytes, lifeline }
     }
 
-    fn submit(&mut self, batch: CopyBatch, ctx: &mut Context<Self>) {
+    fn submit(&mut self, batch: CopyBatch) {
         let (id, bytes) = (batch.id, batch.pairs.len() as u64 * self.block_bytes);
-        let (me, direction) = (ctx.address(), batch.direction);
+        let (ended, direction) = (self.ended.clone(), batch.direction);
         let done = Box::new(move |done: CopyDone| {
             if done.result.is_ok() {
                 telemetry::copied(direction, bytes);
             }
-            me.do_send(CopyEnded(done));
+            ended.do_send(CopyEnded(done));
         });
         if let Err(why) = self.copier.submit(batch, done) {
             let result = Err(refused(why));
@@ -57,16 +57,8 @@ impl Actor for SwapManager {
 impl Handler<CopyBlocks> for SwapManager {
     type Result = ();
 
-    fn handle(&mut self, CopyBlocks(batch): CopyBlocks, ctx: &mut Self::Context) {
-        self.submit(batch, ctx);
-    }
-}
-
-impl Handler<CopyEnded> for SwapManager {
-    type Result = ();
-
-    fn handle(&mut self, ended: CopyEnded, _: &mut Self::Context) {
-        self.ended.do_send(ended);
+    fn handle(&mut self, CopyBlocks(batch): CopyBlocks, _: &mut Self::Context) {
+        self.submit(batch);
     }
 }
 

@@ -116,7 +116,7 @@ settings! {
         cache_mib: u64 = 0, in 0..=1 << 24, flag "kv-cache-mib";
         /// Size of the host pool, the host memory that blocks of preempted requests are swapped to, MiB; 0 for no host
         /// pool. Without this setting, a GPU has a host pool of half of the free host memory, at most twice the size of
-        /// its KV cache, the CPU has none, and a mock device has that of its profile.
+        /// its KV cache, the CPU has no host pool, and a mock device has the host pool of its profile.
         host_mib: Option<u64> = None, in 0..=1 << 24, flag "host-kv-mib";
         /// Tokens per KV block; a multiple of 8.
         block_size: u32 = 16, in 8..=256, flag "block-size";

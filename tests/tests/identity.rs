@@ -386,7 +386,7 @@ fn default_weights() {
     check(&Setup::new(WeightFormat::Auto, LoadOptions::default().kv_type, &names));
 }
 
-/// Checks the runs that could change what is stored of a token: other chunks, swapped and recomputed blocks, and blocks
+/// Checks the runs that could change the stored KV of a token: other chunks, swapped and recomputed blocks, and blocks
 /// shared by the prefix cache.
 #[test]
 fn eight_bit_kv() {

@@ -40,7 +40,7 @@ pub struct Asked {
     /// Whether the client says that it was refused before.
     pub returning: bool,
     /// Whether the output follows a constraint, for example a grammar. False for a sequence that had arrived before the
-    /// recording began, because a snapshot does not tell.
+    /// recording began, because a snapshot does not state whether there is a constraint.
     pub constrained: bool,
 }
 

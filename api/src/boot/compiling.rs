@@ -15,8 +15,8 @@ use tokio::sync::{Semaphore, oneshot};
 const TURNS: usize = 2;
 /// Longest time that a request waits for its turn, us.
 const WAIT_US: u64 = 5_000_000;
-/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and
-/// keeps its turn.
+/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
+/// its turn, and puts the grammar into the cache, where a retry finds it.
 const COMPILE_US: u64 = 10_000_000;
 /// Nice value of the threads that compile: Linux gives such a thread about a tenth of the time of a thread of value 0.
 #[cfg(target_os = "linux")]
@@ -69,8 +69,8 @@ impl Compiling {
     /// Compiles the grammar of a request, or returns the compiled grammar from the cache.
     ///
     /// # Errors
-    /// 400 for a grammar that cannot be used or takes more than 10 s to compile, 429 if other compilations leave no
-    /// turn for 5 s, 503 if the system has no thread left.
+    /// 400 for a grammar that cannot be used, 429 if other compilations leave no turn for 5 s or if the grammar is not
+    /// compiled within 10 s, 503 if the system has no thread left.
     pub(crate) async fn compile(&self, rule: Rule) -> Result<Arc<dyn Constraint>, ApiError> {
         let Rule { source, param } = rule;
         let compiled = self.run(source).await;
@@ -155,22 +155,24 @@ impl NotCompiled {
             NotCompiled::Refused(error) => ApiError::param(param, format!("'{param}': {error}")),
             NotCompiled::Slow => {
                 let seconds = COMPILE_US / 1_000_000;
-                let message =
-                    format!("'{param}' takes longer than {seconds} s to compile; simplify it");
-                ApiError::param(param, message)
+                retry_later(format!(
+                    "the grammar of '{param}' was not compiled within {seconds} s, because the server is busy or the \
+                     grammar is large; retry in {RETRY_MS} ms, or simplify the grammar"
+                ))
             }
             NotCompiled::Busy => {
-                let message =
-                    format!("too many grammars are being compiled; retry in {RETRY_MS} ms");
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-                    .code("queue_full")
-                    .retry_after_ms(RETRY_MS)
+                retry_later(format!("too many grammars are being compiled; retry in {RETRY_MS} ms"))
             }
             NotCompiled::NoThread => {
                 ApiError::unavailable("the server cannot compile a grammar now", "no_thread")
             }
         }
     }
+}
+
+fn retry_later(message: String) -> ApiError {
+    let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message);
+    error.code("queue_full").retry_after_ms(RETRY_MS)
 }
 
 #[cfg(test)]
@@ -226,8 +228,10 @@ mod tests {
             assert!(poll_immediate(&mut waiting).await.is_none());
             drop(turns);
             assert!(waiting.await.is_ok());
-            let error = NotCompiled::Busy.into_error("guided_regex");
-            assert_eq!((error.is_refusal(), error.outcome()), (true, Some("queue_full")));
+            for why in [NotCompiled::Busy, NotCompiled::Slow] {
+                let error = why.into_error("guided_regex");
+                assert_eq!((error.is_refusal(), error.outcome()), (true, Some("queue_full")));
+            }
         });
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn of_files(files: &ModelFiles) -> io::Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Served model, as far as the texts of answers depend on it.
+/// Properties of the served model on which the texts of answers depend.
 pub(crate) struct Served<'a> {
     /// Hash of the model's files; of a mock device, hash of its profile and its replies.
     pub(crate) model: blake3::Hash,

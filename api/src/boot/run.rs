@@ -111,7 +111,7 @@ impl Bound {
         };
         control.stop();
         if matches!(served, Err(BootError::EngineDied(_))) {
-            // The streams of the dead engine still have to send its cause to their clients.
+            // The open response streams still have to tell their clients why the engine died.
             stop_http(&handle, http).await;
             return served;
         }

@@ -27,7 +27,8 @@ struct Budget {
 /// Opens a model on a GPU as [`load`](super::load) does, but without the speed measurement and without starting
 /// threads.
 ///
-/// The largest step is run before the KV cache is allocated, and a KV cache of automatic size takes what it leaves.
+/// The largest step is run before the KV cache is allocated. A KV cache of automatic size takes the memory that this
+/// step leaves.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -51,7 +52,7 @@ pub fn open_cuda<D: Driver>(
         let budget = Budget { free, taken, share: usage.memory_share };
         budget.kv_blocks(options.kv_capacity, block_bytes, filler_bytes)
     };
-    // Refuses a model that does not fit before its weights are loaded, which takes long.
+    // Refuse a model that does not fit before its weights are loaded, because loading takes long.
     let at_least = checkpoint.packed_bytes(WeightFormat::Bf16)?.saturating_add(RESERVE_BYTES);
     blocks_in(at_least)?;
     let queries = config.heads / config.kv_heads;
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(growth.grow(), Ok(piece));
         assert!(growth.grow().is_err_and(|why| why.contains("a made-up fault")));
         assert_eq!(growth.usable_blocks(), 2 * piece);
-        // The copier reaches what is pinned, and a copy across two pieces is whole.
+        // The copier reaches all pinned blocks, and a copy across two pieces is whole.
         let mut copier = parts.copier;
         let pair = |host| CopyPair { device: BlockId(host % 7), host: HostBlockId(host) };
         for direction in [CopyDirection::Out, CopyDirection::In] {

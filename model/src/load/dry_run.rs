@@ -1,6 +1,6 @@
-//! The largest steps that a GPU's settings allow, run before the KV cache is allocated. What the driver and its libraries
-//! allocate while a step runs (kernels that are loaded late, uploaded block tables) is then in use, and the free memory
-//! shows how much the KV cache can take.
+//! The largest steps that a GPU's settings allow, run before the KV cache is allocated. Memory that the driver and its
+//! libraries allocate during steps (for kernels that are loaded late, for uploaded block tables) is then in use, so the
+//! free memory shows the possible size of the KV cache.
 
 use super::LoadError;
 use crate::forward::{Decoder, ForwardBatch};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use tiercel_device::BlockId;
 use tiercel_gpu::{Draw, Ops, RowInput, SeqRows};
 
-/// The only KV block of the dry run. All rows of its steps write it, and what they compute does not matter.
+/// The only KV block of the dry run. All rows of the dry run's steps write this block; the results do not matter.
 const BLOCK: BlockId = BlockId(0);
 
 /// Runs the largest steps: as many sequences as may sample a token, with block tables of the longest sequence, first
-/// beside the longest prompt chunk, then alone. There are as many of each as there can be steps in flight, so that the
-/// memory of each of these is used. `block_size` is the number of tokens of a KV block.
+/// beside the longest prompt chunk, then alone. Each step runs as often as steps can be in flight, so that the memory
+/// of all steps in flight is used. `block_size` is the number of tokens of a KV block.
 ///
 /// # Errors
 /// [`LoadError::DryRun`] if a step failed.
@@ -60,7 +60,7 @@ fn step<O: Ops>(
             mask: None,
         };
         let draws: Vec<Draw<'_>> = (0..rows.len()).map(draw).collect();
-        // A device that draws no tokens needs no memory for it.
+        // A device that draws no tokens needs no memory for draws.
         ops.draw_rows(logits, vocab, rows.start, &draws);
     }
     ops.submit();

@@ -34,7 +34,7 @@ pub enum LoadError {
         /// Largest accepted value of the option.
         max: u64,
     },
-    /// A step of the dry run failed, by which the size of the KV cache is found.
+    /// A step of the dry run failed. The dry run finds the size of the KV cache.
     #[error(
         "the largest step ({rows} tokens) failed in a dry run: {error}; lower \
          scheduler.max_num_batched_tokens or scheduler.max_num_seqs"

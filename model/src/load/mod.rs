@@ -46,7 +46,7 @@ pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
     pub decoder: Decoder<O>,
     /// Copier of KV blocks between the device pool and the host pool.
     pub copier: C,
-    /// Blocks that the host pool gets after the model was opened; `None` if it has all of them.
+    /// Growth of the host pool after the model was opened; `None` if the pool is complete.
     pub host_growth: Option<Box<dyn HostGrowth>>,
 }
 
@@ -90,10 +90,9 @@ pub fn load(
 /// # Errors
 /// [`LoadError`]: the first steps failed, or the operating system could not start a thread.
 pub fn start<O: Ops + 'static, C: QueuedCopier>(
-    parts: Parts<O, C>,
+    mut parts: Parts<O, C>,
     options: &LoadOptions,
 ) -> Result<Device, LoadError> {
-    let mut parts = parts;
     let (info, host_growth) = (parts.info.clone(), parts.host_growth.take());
     let usable = host_growth.as_ref().map_or(info.host_blocks, |growth| growth.usable_blocks());
     let (mut runner, mut copier) = parts.into_runner(options.max_sequences);

@@ -61,8 +61,8 @@ struct Begun {
     /// has, or a row from which the device still draws.
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
-    /// Time that the host spent in the calls for sampling of the step, us. If the host samples for a GPU, it includes
-    /// waiting for the logits; if the device draws with masks, waiting for the masks.
+    /// Time that the host spent in the calls for sampling of the step, us. If the host samples for a GPU, this time
+    /// includes waiting for the logits.
     sampling_us: u64,
 }
 

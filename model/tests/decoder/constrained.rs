@@ -1,5 +1,5 @@
 //! Tests of constrained sequences on an emulated GPU, which draws their tokens with masks while the next step already
-//! has its forward pass. The text must be that of the host's sampler, whatever happens on the way.
+//! has its forward pass. The text must equal the text of the host's sampler, also after preemptions and failed steps.
 
 use crate::harness::{some_tokens, tiny};
 use std::collections::{BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ const OUTPUT: usize = 12;
 const BLOCKS: u32 = 2;
 
 type Runner = ModelRunner<CudaOps<EmulatedDriver>>;
-/// Output of a sequence, and the fault that ended it, if one did.
+/// Output of a sequence, and the fault that ended the sequence, if any.
 type Outcome = (Vec<TokenId>, Option<SeqFault>);
 
 /// Constraint whose output token number `n` has an id with the remainder `n % 3` modulo 3. After `length` tokens it
@@ -128,7 +128,7 @@ impl Stream {
         self.fault.is_some() || self.tokens.len() == PROMPT + OUTPUT
     }
 
-    /// Returns what a step computes of the sequence, if it does.
+    /// Returns the sequence's slice of a step; `None` if the sequence is not in the step.
     fn slice(&mut self, step: StepId) -> Option<SeqSlice> {
         let (ahead, length) = (self.in_flight.len(), self.tokens.len());
         let away = self.away.contains(&step.0);

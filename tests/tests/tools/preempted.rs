@@ -130,7 +130,7 @@ fn preempted_tool_streams_have_the_same_calls() {
 }
 
 #[test]
-#[ignore = "runs half an hour: 1,000 preemptions; the test before this one runs 16 of the same kind"]
+#[ignore = "takes 15 to 30 minutes: 1,000 preemptions; preempted_tool_streams_have_the_same_calls has 16"]
 fn tool_streams_that_are_preempted_a_thousand_times_have_the_same_calls() {
     check(500);
 }

@@ -3,8 +3,8 @@
 //! for the same content share one copy.
 //!
 //! Mirroring copies (made ahead of need) have a queue of their own with the lowest priority: they go one batch at a
-//! time, and only while no sequence waits for a copy to the host. Copies to the device do not hold them up, because the
-//! link has both directions at once.
+//! time, and only while no sequence waits for a copy to the host. Copies to the device do not delay mirroring
+//! copies, because the link copies in both directions at once.
 
 use super::BlockHash;
 use super::hash::ByName;

@@ -140,7 +140,7 @@ pub struct RecordedRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub returning: bool,
     /// Whether the output followed a constraint, for example a grammar. The recording does not hold the constraint, and a
-    /// replay gives the output its recorded length without one.
+    /// replay gives the output its recorded length without a constraint.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub constrained: bool,
     /// What the server did with the sequence.
