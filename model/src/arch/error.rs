@@ -56,6 +56,20 @@ pub enum ConfigError {
         /// Values of the field that are supported.
         supported: &'static str,
     },
+    /// The weights are quantized by a method, or with a setting of a method, that this program does not read.
+    #[error(
+        "quantization_config in the model's configuration: with quant_method {method}, {field:?} is {value}, \
+         which is not supported; supported are {}, and GGUF files",
+        super::quantization::METHODS
+    )]
+    Quantization {
+        /// Method by which the weights are quantized, as the model description names it.
+        method: String,
+        /// Name of the field of `quantization_config` with the unsupported value.
+        field: String,
+        /// Unsupported value of the field.
+        value: String,
+    },
     /// Fields of the model description contradict each other.
     #[error("the model's configuration contradicts itself: {0}; download the model again")]
     Inconsistent(String),

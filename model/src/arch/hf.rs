@@ -11,11 +11,7 @@ impl ModelConfig {
     /// # Errors
     /// [`ConfigError`] if a field is missing, wrong or not supported, or if fields contradict each other.
     pub fn from_hf(json: &[u8]) -> Result<ModelConfig, ConfigError> {
-        let value: Value =
-            serde_json::from_slice(json).map_err(|error| ConfigError::Syntax(error.to_string()))?;
-        let Value::Object(map) = value else {
-            return Err(ConfigError::Syntax("it is not a JSON object".to_owned()));
-        };
+        let map = object(json)?;
         let fields = Fields(&map);
         let family = family(&fields)?;
         refuse_unsupported(&fields)?;
@@ -49,15 +45,29 @@ impl ModelConfig {
     }
 }
 
+/// Parses the text of a `config.json` as a JSON object.
+pub(super) fn object(json: &[u8]) -> Result<Map<String, Value>, ConfigError> {
+    let value: Value =
+        serde_json::from_slice(json).map_err(|error| ConfigError::Syntax(error.to_string()))?;
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(ConfigError::Syntax("it is not a JSON object".to_owned())),
+    }
+}
+
 /// Typed access to the fields of a JSON object; a field that is `null` counts as absent.
-struct Fields<'a>(&'a Map<String, Value>);
+pub(super) struct Fields<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
-    fn get(&self, field: &str) -> Option<&'a Value> {
+    pub(super) fn get(&self, field: &str) -> Option<&'a Value> {
         self.0.get(field).filter(|value| !value.is_null())
     }
 
-    fn int(&self, field: &str, range: RangeInclusive<u64>) -> Result<Option<usize>, ConfigError> {
+    pub(super) fn int(
+        &self,
+        field: &str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<usize>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         match value.as_u64() {
             Some(number) => integer(field, number, range).map(Some),
@@ -77,17 +87,17 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn flag(&self, field: &str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn flag(&self, field: &str) -> Result<Option<bool>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| ConfigError::kind(field, "true or false"))
     }
 
-    fn text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
+    pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| ConfigError::kind(field, "a string"))
     }
 
-    fn object(&self, field: &str) -> Result<Option<Fields<'a>>, ConfigError> {
+    pub(super) fn object(&self, field: &str) -> Result<Option<Fields<'a>>, ConfigError> {
         let Some(value) = self.get(field) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| ConfigError::kind(field, "an object"))?;
         Ok(Some(Fields(map)))
@@ -126,13 +136,6 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ConfigError> {
         && partial != 1.0
     {
         return Err(ConfigError::unsupported("partial_rotary_factor", partial, "1"));
-    }
-    if fields.get("quantization_config").is_some() {
-        return Err(ConfigError::unsupported(
-            "quantization_config",
-            "present",
-            "unquantized safetensors; for quantized weights use a GGUF file",
-        ));
     }
     Ok(())
 }

@@ -103,7 +103,6 @@ fn every_bad_field_is_named() {
         (json!({"hidden_act": "gelu"}), "hidden_act"),
         (json!({"mlp_bias": true}), "mlp_bias"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
-        (json!({"quantization_config": {}}), "quantization_config"),
         (json!({"tie_word_embeddings": 1}), "tie_word_embeddings"),
         (json!({"architectures": ["GPT2LMHeadModel"]}), "llama, mistral, qwen2, qwen3"),
         (

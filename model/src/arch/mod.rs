@@ -8,9 +8,11 @@ mod error;
 mod gguf;
 mod hf;
 mod limits;
+mod quantization;
 mod rope;
 
 pub use error::ConfigError;
+pub(crate) use quantization::{GptqFormat, Quantization};
 pub use rope::{RopeConfig, RopeScaling};
 
 use std::fmt;

@@ -1,13 +1,14 @@
 //! Checkpoint: a model on disk in either format, with its configuration and its tensors by role.
 
-use super::WeightError;
 use super::hf_dir::{HfDir, read_json};
 use super::roles::{LayerRole, Role};
-use crate::arch::{Family, ModelConfig};
+use super::stored::{Content, Stored};
+use super::{WeightError, quantized};
+use crate::arch::{Family, ModelConfig, Quantization};
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;
+use tiercel_gpu::WeightFormat;
 use tiercel_gpu::cpu::packed_bytes;
-use tiercel_gpu::{SourceType, WeightFormat};
 
 /// Maximum number of tensor names that a message about missing or unused tensors lists.
 const MISSING_SHOWN: usize = 5;
@@ -20,15 +21,8 @@ pub struct Checkpoint {
 
 enum Store {
     Gguf(GgufFile),
-    Hf(HfDir),
-}
-
-/// A tensor as a checkpoint file stores it: shape, encoding and bytes.
-pub(crate) struct Stored<'a> {
-    /// Dimensions of the stored tensor, outermost first.
-    pub(crate) shape: Vec<usize>,
-    pub(crate) source: SourceType,
-    pub(crate) bytes: &'a [u8],
+    /// A Hugging Face directory, and how its matrices are quantized if they are.
+    Hf(HfDir, Option<Quantization>),
 }
 
 impl Checkpoint {
@@ -44,8 +38,10 @@ impl Checkpoint {
                 Checkpoint { config: ModelConfig::from_gguf(&file)?, store: Store::Gguf(file) }
             }
             ModelFiles::HfDir(dir) => {
-                let config = ModelConfig::from_hf(&read_json(&dir.join("config.json"))?)?;
-                Checkpoint { config, store: Store::Hf(HfDir::open(dir)?) }
+                let json = read_json(&dir.join("config.json"))?;
+                let (config, quantization) =
+                    (ModelConfig::from_hf(&json)?, Quantization::from_hf(&json)?);
+                Checkpoint { config, store: Store::Hf(HfDir::open(dir)?, quantization) }
             }
         };
         checkpoint.check()?;
@@ -61,7 +57,7 @@ impl Checkpoint {
     pub fn gguf(&self) -> Option<&GgufFile> {
         match &self.store {
             Store::Gguf(file) => Some(file),
-            Store::Hf(_) => None,
+            Store::Hf(..) => None,
         }
     }
 
@@ -73,10 +69,10 @@ impl Checkpoint {
     pub fn packed_bytes(&self, format: WeightFormat) -> Result<u64, WeightError> {
         let mut bytes = 0_u64;
         for role in Role::required(&self.config) {
-            let Stored { shape, source, .. } = self.tensor(role)?;
-            bytes += match shape[..] {
-                [n, k] => packed_bytes(n, k, source, format),
-                _ => shape.iter().product::<usize>() as u64 * 4,
+            let stored = self.tensor(role)?;
+            bytes += match stored.shape[..] {
+                [n, k] => packed_bytes(n, k, stored.source(format), format),
+                _ => stored.shape.iter().product::<usize>() as u64 * 4,
             };
         }
         Ok(bytes)
@@ -93,7 +89,7 @@ impl Checkpoint {
     pub(crate) fn name(&self, role: Role) -> String {
         match &self.store {
             Store::Gguf(_) => role.gguf_name(),
-            Store::Hf(_) => role.hf_name(),
+            Store::Hf(..) => role.hf_name(),
         }
     }
 
@@ -105,7 +101,14 @@ impl Checkpoint {
 
     fn find(&self, name: &str) -> Result<Option<Stored<'_>>, WeightError> {
         let file = match &self.store {
-            Store::Hf(dir) => return dir.tensor(name),
+            Store::Hf(dir, quantization) => {
+                if let Some(quantization) = quantization
+                    && let Some(matrix) = quantized::find(dir, quantization, name)?
+                {
+                    return Ok(Some(matrix));
+                }
+                return dir.tensor(name);
+            }
             Store::Gguf(file) => file,
         };
         let Some(view) = file.tensor(name) else { return Ok(None) };
@@ -119,7 +122,7 @@ impl Checkpoint {
         // Reverse the dimensions: ggml lists the fastest-running one first. Each fits `usize`, because the size of the
         // tensor was checked against the size of the file.
         let shape = view.dims.iter().rev().map(|&dim| dim as usize).collect();
-        Ok(Some(Stored { shape, source, bytes: view.bytes }))
+        Ok(Some(Stored { shape, content: Content::Encoded(source, view.bytes) }))
     }
 
     fn check(&self) -> Result<(), WeightError> {
@@ -151,19 +154,26 @@ impl Checkpoint {
     }
 
     /// Checks the tensors of the file that this program does not read. Logs a warning, because the model may compute
-    /// something that this program leaves out; a bias of a layer is always needed, so an unread one is an error.
+    /// something that this program leaves out. An unread bias of a layer is an error, unless it is zero: AutoGPTQ writes
+    /// zero biases for models without biases.
     fn check_unused(&self, roles: &[Role]) -> Result<(), WeightError> {
         let known: std::collections::HashSet<String> =
             roles.iter().map(|&role| self.name(role)).collect();
         let names: Box<dyn Iterator<Item = &str>> = match &self.store {
             Store::Gguf(file) => Box::new(file.tensor_names()),
-            Store::Hf(dir) => Box::new(dir.names()),
+            Store::Hf(dir, _) => Box::new(dir.names()),
         };
-        let mut unused: Vec<&str> =
-            names.filter(|name| !known.contains(*name) && !is_derived(name)).collect();
+        let is_part = |name: &str| {
+            quantized::weight_of_part(name).is_some_and(|weight| known.contains(&weight))
+        };
+        let mut unused: Vec<&str> = names
+            .filter(|name| !known.contains(*name) && !is_derived(name) && !is_part(name))
+            .collect();
         unused.sort_unstable();
-        if let Some(name) = unused.iter().find(|name| is_bias_of_layer(name)) {
-            return Err(WeightError::Unread { name: (*name).to_owned() });
+        for name in unused.iter().filter(|name| is_bias_of_layer(name)) {
+            if !self.find(name)?.is_some_and(|stored| stored.is_zero()) {
+                return Err(WeightError::Unread { name: (*name).to_owned() });
+            }
         }
         if !unused.is_empty() {
             let shown = &unused[..unused.len().min(MISSING_SHOWN)];

@@ -75,6 +75,20 @@ pub enum WeightError {
         /// Advice that lists the supported tensor encodings.
         supported: &'static str,
     },
+    /// A tensor that belongs to a quantized matrix is absent, or has another type, shape or content than the method of
+    /// quantization implies.
+    #[error(
+        "tensor {name} is {found}; quantization_config in config.json implies {expected}; the model may be \
+         incomplete or damaged"
+    )]
+    Quantized {
+        /// Name of the tensor that is absent or not as expected.
+        name: String,
+        /// Type and shape of the tensor in the file, or the wrong number in it.
+        found: String,
+        /// Type and shape, or number, that the method of quantization implies.
+        expected: String,
+    },
     /// The checkpoint has a tensor that this program does not read although it changes the results of the model.
     #[error(
         "tensor {name} is not read, so the model would compute something else; this kind of model is \

@@ -2,7 +2,7 @@
 //! only their headers are parsed.
 
 use super::WeightError;
-use super::checkpoint::Stored;
+use super::stored::{Content, Stored};
 use safetensors::tensor::{Dtype, Metadata, SafeTensors};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
@@ -22,6 +22,14 @@ pub(super) struct HfDir {
     shards: Vec<Shard>,
     /// Number of the weight shard that holds a tensor, by the tensor's name.
     index: HashMap<String, usize>,
+}
+
+/// A tensor of a safetensors file.
+pub(super) struct FileTensor<'a> {
+    /// Dimensions of the tensor, outermost first.
+    pub(super) shape: &'a [usize],
+    pub(super) dtype: Dtype,
+    pub(super) bytes: &'a [u8],
 }
 
 struct Shard {
@@ -93,15 +101,10 @@ impl HfDir {
         self.index.keys().map(String::as_str)
     }
 
+    /// Returns a tensor of floats; `None` if it is absent.
     pub(super) fn tensor(&self, name: &str) -> Result<Option<Stored<'_>>, WeightError> {
-        let Some(shard) = self.index.get(name).map(|&number| &self.shards[number]) else {
-            return Ok(None);
-        };
-        let Some(info) = shard.metadata.info(name) else {
-            let why = format!("it does not hold {name:?}, although the index says so");
-            return Err(WeightError::safetensors(&shard.path, why));
-        };
-        let source = match info.dtype {
+        let Some(FileTensor { shape, dtype, bytes }) = self.raw(name)? else { return Ok(None) };
+        let source = match dtype {
             Dtype::F32 => SourceType::F32,
             Dtype::F16 => SourceType::F16,
             Dtype::BF16 => SourceType::Bf16,
@@ -109,15 +112,28 @@ impl HfDir {
                 return Err(WeightError::Encoding {
                     name: name.to_owned(),
                     encoding: format!("{other:?}"),
-                    supported: "safetensors may hold F32, F16 or BF16",
+                    supported: "safetensors may hold F32, F16 or BF16, and what quantization_config in \
+                                config.json says of the matrices in the layers",
                 });
             }
+        };
+        Ok(Some(Stored { shape: shape.to_vec(), content: Content::Encoded(source, bytes) }))
+    }
+
+    /// Returns a tensor of any type; `None` if it is absent.
+    pub(super) fn raw(&self, name: &str) -> Result<Option<FileTensor<'_>>, WeightError> {
+        let Some(shard) = self.index.get(name).map(|&number| &self.shards[number]) else {
+            return Ok(None);
+        };
+        let Some(info) = shard.metadata.info(name) else {
+            let why = format!("it does not hold {name:?}, although the index says so");
+            return Err(WeightError::safetensors(&shard.path, why));
         };
         let (start, end) = info.data_offsets;
         // The slice is in bounds: `read_metadata` has checked that a tensor's offsets lie in the file and match shape
         // and type.
         let bytes = &shard.file.as_ref()[shard.data_start..][start..end];
-        Ok(Some(Stored { shape: info.shape.clone(), source, bytes }))
+        Ok(Some(FileTensor { shape: &info.shape, dtype: info.dtype, bytes }))
     }
 }
 

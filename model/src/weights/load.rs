@@ -1,8 +1,9 @@
 //! Packs the weights of a checkpoint into a device: q, k and v become one matrix, gate and up another.
 
 use super::WeightError;
-use super::checkpoint::{Checkpoint, Stored, interleaved_rows, rotated_heads};
+use super::checkpoint::{Checkpoint, interleaved_rows, rotated_heads};
 use super::roles::{LayerRole, Role};
+use super::stored::{Content, Stored};
 use half::{bf16, f16};
 use tiercel_gpu::{MatrixPart, Ops, SourceType, WeightFormat};
 
@@ -135,15 +136,22 @@ impl<O: Ops> Packer<'_, O> {
         })
     }
 
-    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other.
+    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other. Quantized tensors
+    /// are decoded before, so that those of one matrix are in memory as floats at once.
     fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
-        let mut parts = Vec::with_capacity(roles.len());
+        let mut tensors = Vec::with_capacity(roles.len());
         for &role in roles {
-            let Stored { shape, source, bytes } = self.checkpoint.tensor(role)?;
-            let row_order = self.row_order(role);
+            let stored = self.checkpoint.tensor(role)?;
+            let bytes = stored.bytes(self.format)?;
+            tensors.push((role, stored, bytes));
+        }
+        let mut parts = Vec::with_capacity(roles.len());
+        for (role, stored, bytes) in &tensors {
             // Indexing `shape` with 0 and 1 cannot panic: the shapes of all matrices were checked when the checkpoint
             // was opened.
-            parts.push(MatrixPart { n: shape[0], k: shape[1], source, bytes, row_order });
+            let (n, k) = (stored.shape[0], stored.shape[1]);
+            let (source, row_order) = (stored.source(self.format), self.row_order(*role));
+            parts.push(MatrixPart { n, k, source, bytes, row_order });
         }
         self.ops.matrix(&parts, self.format).map_err(|source| {
             let name = self.checkpoint.name(roles[0]);
@@ -189,10 +197,11 @@ impl<O: Ops> Packer<'_, O> {
 
 /// Converts an unquantized tensor to f32; returns `None` for a quantized tensor.
 fn floats(stored: &Stored<'_>) -> Option<Vec<f32>> {
-    let pairs = || stored.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
-    match stored.source {
+    let Content::Encoded(source, bytes) = stored.content else { return None };
+    let pairs = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match source {
         SourceType::F32 => {
-            let words = stored.bytes.chunks_exact(4);
+            let words = bytes.chunks_exact(4);
             Some(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
         }
         SourceType::F16 => Some(pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect()),

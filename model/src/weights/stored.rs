@@ -1,0 +1,52 @@
+//! A tensor as a checkpoint stores it: plain or quantized.
+
+use super::WeightError;
+use super::quantized::Quantized;
+use std::borrow::Cow;
+use tiercel_gpu::{SourceType, WeightFormat};
+
+/// A tensor as a checkpoint stores it: shape and content.
+pub(crate) struct Stored<'a> {
+    /// Dimensions of the tensor, outermost first; of a quantized matrix those of the matrix that it stands for.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) content: Content<'a>,
+}
+
+/// Content of a stored tensor.
+pub(crate) enum Content<'a> {
+    /// Bytes of one tensor of the file, in an encoding that devices read.
+    Encoded(SourceType, &'a [u8]),
+    /// Several tensors of the file, which are decoded to floats when the matrix is loaded.
+    Quantized(Quantized<'a>),
+}
+
+impl<'a> Stored<'a> {
+    /// Returns the encoding of [`Stored::bytes`]. A quantized matrix is decoded to bf16; it is decoded to f32 if the
+    /// weights shall be held in f32, or in 8 bits, which would round them a second time.
+    pub(crate) fn source(&self, format: WeightFormat) -> SourceType {
+        match (&self.content, format) {
+            (Content::Encoded(source, _), _) => *source,
+            (Content::Quantized(_), WeightFormat::Auto | WeightFormat::Bf16) => SourceType::Bf16,
+            (Content::Quantized(_), _) => SourceType::F32,
+        }
+    }
+
+    /// Returns whether all bytes of the tensor are zero. `false` for a quantized matrix.
+    pub(crate) fn is_zero(&self) -> bool {
+        matches!(self.content, Content::Encoded(_, bytes) if bytes.iter().all(|&byte| byte == 0))
+    }
+
+    /// Returns the tensor in the encoding [`Stored::source`], row by row. A quantized matrix is decoded at each call.
+    ///
+    /// # Errors
+    /// [`WeightError::Quantized`] if the numbers of a quantized matrix contradict each other.
+    pub(crate) fn bytes(&self, format: WeightFormat) -> Result<Cow<'a, [u8]>, WeightError> {
+        match &self.content {
+            Content::Encoded(_, bytes) => Ok(Cow::Borrowed(bytes)),
+            Content::Quantized(matrix) => {
+                let bf16 = self.source(format) == SourceType::Bf16;
+                Ok(Cow::Owned(matrix.decode(bf16)?))
+            }
+        }
+    }
+}
