@@ -5,5 +5,6 @@
 mod constrained;
 mod harness;
 mod invariance;
+mod quantized;
 mod reference;
 mod steps;
