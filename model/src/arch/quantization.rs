@@ -20,6 +20,8 @@ const BITS: RangeInclusive<u64> = 1..=32;
 const GROUP: RangeInclusive<u64> = 1..=1 << 20;
 /// Group size that both AutoAWQ and AutoGPTQ assume if the configuration states none.
 const DEFAULT_GROUP: usize = 128;
+/// Rows and columns of blocks that transformers assumes for `fp8` if the configuration states none.
+const DEFAULT_BLOCK: [usize; 2] = [128, 128];
 
 /// How the matrices of a checkpoint are quantized. Matrices may also be stored as floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +164,14 @@ impl<'a> Stated<'a> {
 
     fn fp8(&self) -> Result<Quantization, ConfigError> {
         self.one_of("fmt", &["e4m3"])?;
-        Ok(Quantization::Fp8 { block: self.block("weight_block_size")? })
+        let field = "weight_block_size";
+        // A checkpoint with a scale for each matrix states `null`, or is of AutoFP8, which states nothing: a single scale
+        // is found by its shape.
+        let block = match self.fields.0.contains_key(field) {
+            true => self.block(field)?,
+            false => Some(DEFAULT_BLOCK),
+        };
+        Ok(Quantization::Fp8 { block })
     }
 
     fn compressed_tensors(&self) -> Result<Quantization, ConfigError> {

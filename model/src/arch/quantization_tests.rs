@@ -34,8 +34,11 @@ fn fp8_as_qwen3_and_autofp8_state_it() {
         "weight_block_size": [128, 64], "modules_to_not_convert": ["lm_head"],
     }));
     assert_eq!(blocks, Quantization::Fp8 { block: Some([128, 64]) });
-    let tensor = good(json!({"quant_method": "fp8", "activation_scheme": "static"}));
-    assert_eq!(tensor, Quantization::Fp8 { block: None });
+    let auto_fp8 = json!({"quant_method": "fp8", "activation_scheme": "static"});
+    assert_eq!(good(auto_fp8.clone()), Quantization::Fp8 { block: Some([128, 128]) });
+    let mut tensor = auto_fp8;
+    tensor["weight_block_size"] = Value::Null;
+    assert_eq!(good(tensor), Quantization::Fp8 { block: None });
 }
 
 #[test]

@@ -37,9 +37,9 @@ use std::sync::Mutex;
 const TILE_ROWS: usize = 8;
 /// Weights for which it pays to start one more thread.
 const WEIGHTS_A_THREAD: usize = 1 << 17;
-/// Names of the tensors that a quantized matrix can have in place of `weight`. The last three are for activations and KV,
+/// Names of the tensors that a quantized matrix can have in place of `weight`. The last four are for activations and KV,
 /// which Tiercel does not quantize by them.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "qweight",
     "qzeros",
     "scales",
@@ -47,6 +47,7 @@ const PARTS: [&str; 10] = [
     "weight_scale",
     "weight_scale_inv",
     "weight_zero_point",
+    "activation_scale",
     "input_scale",
     "input_zero_point",
     "output_scale",
