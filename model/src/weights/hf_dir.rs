@@ -112,8 +112,8 @@ impl HfDir {
                 return Err(WeightError::Encoding {
                     name: name.to_owned(),
                     encoding: format!("{other:?}"),
-                    supported: "safetensors may hold F32, F16 or BF16, and what quantization_config in \
-                                config.json says of the matrices in the layers",
+                    supported: "safetensors may hold F32, F16 or BF16; matrices of other types need \
+                                quantization_config in config.json",
                 });
             }
         };

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
-use tiercel_model::weights::ModelFiles;
+use tiercel_model::weights::{Checkpoint, ModelFiles};
 
 /// Matrix that the quantized checkpoints hold as floats.
 const NOT_CONVERTED: &str = "model.layers.1.mlp.down_proj";
@@ -338,6 +338,6 @@ fn a_checkpoint_without_a_part_of_a_matrix_is_refused_with_its_name() {
     });
     let files = ModelFiles::HfDir(quantized.path().to_owned());
     let error =
-        tiercel_model::weights::Checkpoint::open(&files).err().expect("damaged").to_string();
+        Checkpoint::open(&files).err().expect("damaged").to_string();
     assert!(error.contains("model.layers.1.self_attn.v_proj.qzeros is absent"), "{error}");
 }
