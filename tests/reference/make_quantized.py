@@ -15,6 +15,7 @@ Integers are packed, and all matrices are decoded, by the code of the projects t
                                       the edges are smaller; transformers refuses these
     float_tensor, float_channel,
     float_block                       compressed-tensors (FloatQuantizationCompressor)
+    pack4, pack4_zeros, pack8         compressed-tensors (PackedQuantizationCompressor)
     awq                               AutoAWQ (WQLinear_GEMM, dequantize_gemm)
     gptq4_act, gptq4_v2, gptq4_zero,
     gptq8                             GPTQModel (TorchLinear)
@@ -28,7 +29,7 @@ import sys
 import types
 
 import torch
-from compressed_tensors.compressors import FloatQuantizationCompressor
+from compressed_tensors.compressors import FloatQuantizationCompressor, PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 from gptqmodel.quantization import QuantizeConfig
@@ -118,6 +119,38 @@ def integers(weight, bits, group, symmetric):
     return scales, (-low / scales).round().clamp(0, most)
 
 
+def pack_quantized(out):
+    cases = [
+        # case, shape, bits, strategy, group size, symmetric
+        ("pack4", (16, 64), 4, "group", 32, True),
+        ("pack4_zeros", (20, 64), 4, "group", 16, False),
+        ("pack8", (16, 30), 8, "channel", None, True),
+    ]
+    for case, shape, bits, strategy, group, symmetric in cases:
+        weights = QuantizationArgs(
+            num_bits=bits, type="int", symmetric=symmetric, strategy=strategy, group_size=group
+        )
+        scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+        weight = 0.1 * torch.randn(shape)
+        scales, zeros = integers(weight, bits, group or shape[1], symmetric)
+        # compressed-tensors counts zero points from the middle of the range.
+        zeros = (zeros - 2 ** (bits - 1)).to(torch.int8)
+        state = {"weight": weight, "weight_scale": scales, "weight_zero_point": zeros}
+        packed = PackedQuantizationCompressor.compress(state, scheme)
+        expected = PackedQuantizationCompressor.decompress(packed, scheme)["weight"]
+        config = {
+            "config_groups": {
+                "group_0": {"targets": ["Linear"], "weights": json.loads(weights.model_dump_json())}
+            },
+            "format": "pack-quantized",
+            "ignore": ["lm_head"],
+            "quant_method": "compressed-tensors",
+            "quantization_status": "compressed",
+        }
+        packed["weight_scale"] = scales.half()
+        save(out, case, config, packed, expected)
+
+
 def awq(out, source):
     # The package's own __init__ imports every model; only the linear layer is needed.
     package = types.ModuleType("awq")
@@ -194,6 +227,7 @@ def main():
     float_quantized(out)
     awq(out, sys.argv[1])
     gptq(out)
+    pack_quantized(out)
 
 
 if __name__ == "__main__":

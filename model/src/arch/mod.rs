@@ -12,7 +12,7 @@ mod quantization;
 mod rope;
 
 pub use error::ConfigError;
-pub(crate) use quantization::{GptqFormat, Quantization};
+pub(crate) use quantization::{GptqFormat, PackedFormat, Quantization};
 pub use rope::{RopeConfig, RopeScaling};
 
 use std::fmt;

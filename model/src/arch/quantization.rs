@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::ops::RangeInclusive;
 
 /// Supported methods, to be listed in error messages.
-pub(super) const METHODS: &str = "fp8 (fmt e4m3), compressed-tensors (format float-quantized), \
-     awq (version gemm, 4 bits with zero points) and gptq (4 or 8 bits, checkpoint_format gptq or gptq_v2)";
+pub(super) const METHODS: &str = "fp8 (fmt e4m3), compressed-tensors (format float-quantized, and \
+     pack-quantized with 4 or 8 bits), awq (version gemm, 4 bits with zero points) and gptq (4 or 8 bits, checkpoint_format gptq or gptq_v2)";
 
 /// Most characters of a value from the file that an error message shows: a hostile file must not flood the log.
 const SHOWN: usize = 64;
@@ -38,6 +38,8 @@ pub(crate) enum Quantization {
     },
     /// GPTQ: integers of 4 or 8 bits with zero points.
     Gptq(GptqFormat),
+    /// Integers of 4 or 8 bits as compressed-tensors packs them.
+    Packed(PackedFormat),
 }
 
 /// Settings of a GPTQ checkpoint.
@@ -52,6 +54,17 @@ pub(crate) struct GptqFormat {
     pub(crate) act_order: bool,
     /// Whether zero points are stored less 1 (`checkpoint_format` gptq; not gptq_v2).
     pub(crate) zeros_less_one: bool,
+}
+
+/// Settings of a checkpoint of compressed-tensors with packed integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackedFormat {
+    /// Bits of a weight: 4 or 8.
+    pub(crate) bits: usize,
+    /// Inputs of a row that share a scale; `None`: all inputs.
+    pub(crate) group: Option<usize>,
+    /// Whether the integers lie around zero, so that there are no zero points.
+    pub(crate) symmetric: bool,
 }
 
 impl Quantization {
@@ -175,9 +188,9 @@ impl<'a> Stated<'a> {
     }
 
     fn compressed_tensors(&self) -> Result<Quantization, ConfigError> {
-        if self.one_of("format", &["float-quantized"])?.is_none() {
+        let Some(format) = self.one_of("format", &["float-quantized", "pack-quantized"])? else {
             return Err(self.refused("format", "absent"));
-        }
+        };
         if let Some(sparsity) = self.inner("sparsity_config")? {
             sparsity.one_of("format", &["dense"])?;
         }
@@ -187,39 +200,61 @@ impl<'a> Stated<'a> {
         let Some(groups) = self.inner("config_groups")? else {
             return Err(self.refused("config_groups", "absent"));
         };
-        let mut blocks = None;
+        let mut all: Option<Quantization> = None;
         for name in groups.fields.0.keys() {
-            let Some(block) = groups.float_group(name)? else { continue };
-            // The blocks of a matrix are not read off its scales alone, and groups are not told apart.
-            if blocks.is_some_and(|other| other != block) {
-                let shown = format!("{block:?} here and different in another group");
-                return Err(groups.refused(&format!("{name}.weights.block_structure"), shown));
-            }
-            blocks = Some(block);
+            let found = groups.weights_group(name, format)?;
+            // Which group a matrix belongs to is not read, so that one description must hold for all groups.
+            all = Some(match (all, found) {
+                (None | Some(Quantization::Fp8 { block: None }), found) => found,
+                (Some(other), Quantization::Fp8 { block: None }) => other,
+                (Some(other), found) if other == found => found,
+                _ => return Err(groups.refused(&format!("{name}.weights"), "unlike other groups")),
+            });
         }
-        Ok(Quantization::Fp8 { block: blocks })
+        Ok(all.expect("the list of groups is not empty"))
     }
 
-    /// Checks one group of `config_groups` of compressed-tensors. Returns the blocks of its weights if these have scales
-    /// per block.
-    fn float_group(&self, name: &str) -> Result<Option<[usize; 2]>, ConfigError> {
+    /// Checks one group of `config_groups` of compressed-tensors, and returns how its weights are quantized.
+    fn weights_group(&self, name: &str, format: &str) -> Result<Quantization, ConfigError> {
         let Some(group) = self.inner(name)? else { return Err(self.refused(name, "absent")) };
-        group.one_of("format", &["float-quantized"])?;
-        let Some(weights) = group.inner("weights")? else {
-            return Err(group.refused("weights", "absent"));
-        };
-        weights.bits(&["num_bits"], &[8])?;
-        if weights.one_of("type", &["float"])?.is_none() {
-            return Err(weights.refused("type", "absent"));
+        group.one_of("format", &[format])?;
+        match group.inner("weights")? {
+            None => Err(group.refused("weights", "absent")),
+            Some(weights) if format.eq_ignore_ascii_case("pack-quantized") => weights.packed(),
+            Some(weights) => weights.float(),
         }
-        weights.must_be("symmetric", true)?;
-        match weights.one_of("strategy", &["tensor", "channel", "block"])? {
+    }
+
+    fn float(&self) -> Result<Quantization, ConfigError> {
+        self.bits(&["num_bits"], &[8])?;
+        if self.one_of("type", &["float"])?.is_none() {
+            return Err(self.refused("type", "absent"));
+        }
+        self.must_be("symmetric", true)?;
+        match self.one_of("strategy", &["tensor", "channel", "block"])? {
             Some(strategy) if strategy.eq_ignore_ascii_case("block") => {
-                let block = weights.block("block_structure")?;
-                block.ok_or_else(|| weights.refused("block_structure", "absent")).map(Some)
+                match self.block("block_structure")? {
+                    None => Err(self.refused("block_structure", "absent")),
+                    block => Ok(Quantization::Fp8 { block }),
+                }
             }
-            _ => Ok(None),
+            _ => Ok(Quantization::Fp8 { block: None }),
         }
+    }
+
+    fn packed(&self) -> Result<Quantization, ConfigError> {
+        self.one_of("type", &["int"])?;
+        let group = match self.one_of("strategy", &["group", "channel"])? {
+            None => return Err(self.refused("strategy", "absent")),
+            Some(strategy) if strategy.eq_ignore_ascii_case("channel") => None,
+            Some(_) => match self.fields.int("group_size", GROUP)? {
+                None => return Err(self.refused("group_size", "absent")),
+                group => group,
+            },
+        };
+        let bits = self.bits(&["num_bits"], &[4, 8])?;
+        let symmetric = self.fields.flag("symmetric")?.unwrap_or(true);
+        Ok(Quantization::Packed(PackedFormat { bits, group, symmetric }))
     }
 
     fn awq(&self) -> Result<Quantization, ConfigError> {

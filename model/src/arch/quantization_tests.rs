@@ -21,6 +21,13 @@ fn float_quantized(weights: &Value) -> Value {
     })
 }
 
+/// Returns a configuration of compressed-tensors with one group of packed integers.
+fn pack_quantized(weights: &Value) -> Value {
+    let mut config = float_quantized(weights);
+    config["format"] = json!("pack-quantized");
+    config
+}
+
 #[test]
 fn a_configuration_without_quantization_has_none() {
     assert_eq!(Quantization::from_hf(b"{}"), Ok(None));
@@ -57,6 +64,18 @@ fn compressed_tensors_in_fp8() {
         let found = good(float_quantized(&block));
         assert_eq!(found, Quantization::Fp8 { block: Some([128, 128]) });
     }
+}
+
+#[test]
+fn compressed_tensors_with_packed_integers() {
+    let grouped = json!({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
+                         "group_size": 128, "actorder": "static", "dynamic": false});
+    let expected = PackedFormat { bits: 4, group: Some(128), symmetric: true };
+    assert_eq!(good(pack_quantized(&grouped)), Quantization::Packed(expected));
+    let channel = json!({"num_bits": 8, "type": "int", "symmetric": false, "strategy": "channel",
+                         "group_size": null});
+    let expected = PackedFormat { bits: 8, group: None, symmetric: false };
+    assert_eq!(good(pack_quantized(&channel)), Quantization::Packed(expected));
 }
 
 #[test]
@@ -112,6 +131,12 @@ fn a_refusal_names_method_field_value_and_what_is_supported() {
         weights[field] = value;
         float_quantized(&weights)
     };
+    let packed = |field: &str, value: Value| {
+        let mut weights =
+            json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32});
+        weights[field] = value;
+        pack_quantized(&weights)
+    };
     for (config, method, field, value) in [
         (json!({"load_in_4bit": true}), "not stated", "quant_method", "absent"),
         (json!({"quant_method": "bitsandbytes"}), "bitsandbytes", "quant_method", "bitsandbytes"),
@@ -119,12 +144,12 @@ fn a_refusal_names_method_field_value_and_what_is_supported() {
         (json!({"quant_method": "modelopt"}), "modelopt", "quant_method", "modelopt"),
         (json!({"quant_method": "fp8", "fmt": "e5m2"}), "fp8", "fmt", "e5m2"),
         (float("format", json!("nvfp4-pack-quantized")), "compressed-tensors", "format", "nvfp4"),
-        (
-            float("format", json!("pack-quantized")),
-            "compressed-tensors",
-            "format",
-            "pack-quantized",
-        ),
+        (float("format", json!("int-quantized")), "compressed-tensors", "format", "int-quantized"),
+        (float("format", json!("pack-quantized")), "compressed-tensors", "weights.type", "float"),
+        (packed("num_bits", json!(3)), "compressed-tensors", "weights.num_bits", "3"),
+        (packed("strategy", json!("tensor")), "compressed-tensors", "weights.strategy", "tensor"),
+        (packed("strategy", Value::Null), "compressed-tensors", "weights.strategy", "absent"),
+        (packed("group_size", Value::Null), "compressed-tensors", "weights.group_size", "absent"),
         (float("format", Value::Null), "compressed-tensors", "format", "absent"),
         (float("config_groups", json!({})), "compressed-tensors", "config_groups", "absent"),
         (
@@ -187,7 +212,7 @@ fn groups_with_different_blocks_are_refused() {
     let mut config = float_quantized(&Value::Null);
     config["config_groups"] = json!({"a": group(128), "b": group(64)});
     let error = read(&config).expect_err("blocks differ").to_string();
-    assert!(error.contains("config_groups.b.weights.block_structure"), "{error}");
+    assert!(error.contains("config_groups.b.weights\" is unlike other groups"), "{error}");
 }
 
 #[test]

@@ -154,6 +154,37 @@ fn gptq(
     matrix.decoded()
 }
 
+/// Adds a matrix as compressed-tensors packs it; symmetric integers have no zero points.
+fn packed(
+    tensors: &mut Tensors,
+    module: &str,
+    (n, k): (usize, usize),
+    (bits, symmetric): (usize, bool),
+) -> Vec<f32> {
+    let mut matrix = Integers::new((n, k), bits as u32, in_order(k), module);
+    if symmetric {
+        matrix.entries.iter_mut().for_each(|(_, zero)| *zero = 1 << (bits - 1));
+    }
+    let (per_word, groups) = (32 / bits, k / GROUP);
+    let weights = matrix.integers.chunks(per_word).map(|chunk| pack(bits, chunk.iter().copied()));
+    words(tensors, format!("{module}.weight_packed"), [n, k / per_word], weights.collect());
+    if !symmetric {
+        let zero = |i: usize| {
+            let (first, group) = (i / groups * per_word, i % groups);
+            pack(bits, (first..first + per_word).map(|row| matrix.entries[group * n + row].1))
+        };
+        let shape = [n / per_word, groups];
+        let zeros = (0..shape[0] * shape[1]).map(zero).collect();
+        words(tensors, format!("{module}.weight_zero_point"), shape, zeros);
+    }
+    let scales = (0..n * groups).map(|i| matrix.entries[i % groups * n + i / groups].0);
+    let scales = scales.flat_map(|scale| bf16::from_f32(scale).to_le_bytes()).collect();
+    tensors.insert(format!("{module}.weight_scale"), (Dtype::BF16, vec![n, groups], scales));
+    let shape = [n, k].iter().flat_map(|side| (*side as u64).to_le_bytes()).collect();
+    tensors.insert(format!("{module}.weight_shape"), (Dtype::I64, vec![2], shape));
+    matrix.decoded()
+}
+
 /// Adds a matrix of 8-bit floats with a scale for each block of `block` weights, named `scales`.
 fn fp8(
     tensors: &mut Tensors,
@@ -322,6 +353,21 @@ fn gptq_checkpoints_give_the_logits_of_their_decoded_weights() {
                 tensors.insert(format!("{module}.bias"), zeros);
             }
             gptq(tensors, module, size, form)
+        });
+    }
+}
+
+#[test]
+fn packed_checkpoints_give_the_logits_of_their_decoded_weights() {
+    for (family, bits, symmetric) in
+        [("llama3", 4, true), ("qwen2", 4, false), ("llama3", 8, false)]
+    {
+        let weights = json!({"num_bits": bits, "type": "int", "symmetric": symmetric,
+                             "strategy": "group", "group_size": GROUP});
+        let config = json!({"quant_method": "compressed-tensors", "format": "pack-quantized",
+                            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}});
+        agrees(family, config, &|tensors, module, size| {
+            packed(tensors, module, size, (bits, symmetric))
         });
     }
 }

@@ -31,7 +31,7 @@ impl<'a> Awq<'a> {
         parts: &Parts<'a, '_>,
         group: Option<usize>,
     ) -> Result<Option<(Awq<'a>, [usize; 2])>, WeightError> {
-        let Some((weights, [k, words])) = parts.packed()? else { return Ok(None) };
+        let Some((weights, [k, words])) = parts.packed("qweight")? else { return Ok(None) };
         let n = words.saturating_mul(PER_WORD);
         let group = group.unwrap_or(k).max(1);
         if !k.is_multiple_of(group) {
@@ -48,11 +48,11 @@ impl<'a> Awq<'a> {
     /// Decodes eight rows of `k` weights from row `first` on, a multiple of 8.
     pub(super) fn rows(&self, k: usize, first: usize, out: &mut [f32]) {
         let word = first / PER_WORD;
-        let zero = |group: usize, row: usize| {
-            field(self.zeros.at(group * self.words + word), BITS, PLACE[row - first])
-        };
-        let n = self.words * PER_WORD;
-        let table = GroupTable::read(self.scales, n, self.groups, (first, PER_WORD), zero);
+        let table = GroupTable::read(self.groups, (first, PER_WORD), |group, row| {
+            let zeros = self.zeros.at(group * self.words + word);
+            let scale = self.scales.at(group * self.words * PER_WORD + row);
+            (scale, field(zeros, BITS, PLACE[row - first]))
+        });
         for input in 0..k {
             let packed = self.weights.at(input * self.words + word);
             for (row, place) in PLACE.into_iter().enumerate() {

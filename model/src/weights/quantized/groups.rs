@@ -1,6 +1,42 @@
-//! Scales and zero points of an integer format, one for each output and group of inputs.
+//! Groups of inputs of an integer format: the group of each input, and a scale and a zero point for each output and group.
 
-use super::parts::Floats;
+use super::parts::Words;
+use crate::weights::WeightError;
+
+/// How the inputs of a matrix are divided into groups.
+pub(super) struct Groups<'a> {
+    /// Number of groups.
+    pub(super) count: usize,
+    /// Inputs of a group; the last group may have fewer.
+    pub(super) size: usize,
+    /// Group of each input, and the name of the tensor that states it; `None`: the inputs are in order.
+    pub(super) stored: Option<(Words<'a>, String)>,
+    /// Number that says nothing if it is stored for all inputs: the inputs are in order then.
+    pub(super) empty: Option<u32>,
+}
+
+impl Groups<'_> {
+    /// Returns the group of each of the `k` inputs.
+    ///
+    /// # Errors
+    /// [`WeightError::Quantized`] if an input is in a group that does not exist.
+    pub(super) fn of_inputs(&self, k: usize) -> Result<Vec<usize>, WeightError> {
+        let in_order = || (0..k).map(|input| input / self.size).collect();
+        let Some((stored, name)) = &self.stored else { return Ok(in_order()) };
+        let stored: Vec<u32> = (0..k).map(|input| stored.at(input)).collect();
+        if self.empty.is_some_and(|empty| stored.iter().all(|&group| group == empty)) {
+            return Ok(in_order());
+        }
+        match stored.iter().position(|&group| group as usize >= self.count) {
+            None => Ok(stored.into_iter().map(|group| group as usize).collect()),
+            Some(input) => Err(WeightError::Quantized {
+                name: name.clone(),
+                found: format!("{} for input {input}", stored[input] as i32),
+                expected: format!("a group from 0 to {}", self.count - 1),
+            }),
+        }
+    }
+}
 
 /// Scales and zero points of the groups of some rows of a matrix, group by group.
 pub(super) struct GroupTable {
@@ -10,19 +46,16 @@ pub(super) struct GroupTable {
 }
 
 impl GroupTable {
-    /// Reads the scales, `[groups, n]`, and zero points of `rows` rows from row `first` on. `zero(group, row)` returns a
+    /// Reads the scales and zero points of `rows` rows from row `first` on. `entry(group, row)` returns a scale and a
     /// zero point.
     pub(super) fn read(
-        scales: Floats<'_>,
-        n: usize,
         groups: usize,
         (first, rows): (usize, usize),
-        zero: impl Fn(usize, usize) -> u32,
+        entry: impl Fn(usize, usize) -> (f32, u32),
     ) -> GroupTable {
-        let entries = (0..groups).flat_map(|group| {
-            let zero = &zero;
-            (first..first + rows)
-                .map(move |row| (scales.at(group * n + row), zero(group, row) as f32))
+        let entries = (0..groups * rows).map(|at| {
+            let (scale, zero) = entry(at / rows, first + at % rows);
+            (scale, zero as f32)
         });
         GroupTable { rows, entries: entries.collect() }
     }

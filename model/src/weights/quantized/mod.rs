@@ -6,7 +6,8 @@
 //! | `fp8.rs` | FP8 (E4M3) with scales per matrix, row or block |
 //! | `awq.rs` | AWQ: integers of 4 bits, packed along the outputs |
 //! | `gptq.rs` | GPTQ: integers of 4 or 8 bits, packed along the inputs |
-//! | `groups.rs` | scales and zero points of groups of inputs |
+//! | `packed.rs` | integers of 4 or 8 bits as compressed-tensors packs them, along the inputs |
+//! | `groups.rs` | groups of inputs, their scales and zero points |
 //! | `parts.rs` | the tensors of one matrix: looked up, checked, read |
 //!
 //! A quantized matrix replaces the tensor `NAME.weight` of a module by several tensors, its parts. Other modules of the
@@ -16,6 +17,7 @@ mod awq;
 mod fp8;
 mod gptq;
 mod groups;
+mod packed;
 mod parts;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use awq::Awq;
 use fp8::Fp8;
 use gptq::Gptq;
 use half::bf16;
+use packed::Packed;
 use parts::Parts;
 use safetensors::tensor::Dtype;
 use std::num::NonZero;
@@ -39,11 +42,14 @@ const TILE_ROWS: usize = 8;
 const WEIGHTS_A_THREAD: usize = 1 << 17;
 /// Names of the tensors that a quantized matrix can have in place of `weight`. The last four are for activations and KV,
 /// which Tiercel does not quantize by them.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 14] = [
     "qweight",
     "qzeros",
     "scales",
     "g_idx",
+    "weight_packed",
+    "weight_shape",
+    "weight_g_idx",
     "weight_scale",
     "weight_scale_inv",
     "weight_zero_point",
@@ -64,6 +70,7 @@ enum Method<'a> {
     Fp8(Fp8<'a>),
     Awq(Awq<'a>),
     Gptq(Gptq<'a>),
+    Packed(Packed<'a>),
 }
 
 /// Decoder of neighbouring rows of a matrix: called with the number of the first row, a multiple of [`TILE_ROWS`], and
@@ -92,7 +99,7 @@ pub(super) fn find<'a>(
             Quantized { n, k, method: Method::Fp8(fp8) }
         }
         // A checkpoint with both has a plain matrix: no loader writes both.
-        Quantization::Awq { .. } | Quantization::Gptq(_) if plain.is_some() => return Ok(None),
+        _ if plain.is_some() => return Ok(None),
         Quantization::Awq { group } => {
             let Some((awq, [n, k])) = Awq::find(&parts, *group)? else { return Ok(None) };
             Quantized { n, k, method: Method::Awq(awq) }
@@ -100,6 +107,10 @@ pub(super) fn find<'a>(
         Quantization::Gptq(format) => {
             let Some((gptq, [n, k])) = Gptq::find(&parts, *format)? else { return Ok(None) };
             Quantized { n, k, method: Method::Gptq(gptq) }
+        }
+        Quantization::Packed(format) => {
+            let Some((packed, [n, k])) = Packed::find(&parts, *format)? else { return Ok(None) };
+            Quantized { n, k, method: Method::Packed(packed) }
         }
     };
     Ok(Some(Stored { shape: vec![found.n, found.k], content: Content::Quantized(found) }))
@@ -153,8 +164,12 @@ impl Quantized<'_> {
             Method::Fp8(fp8) => Box::new(move |first, out| fp8.rows(k, first, out)),
             Method::Awq(awq) => Box::new(move |first, out| awq.rows(k, first, out)),
             Method::Gptq(gptq) => {
-                let groups = gptq.groups_of_inputs(k)?;
+                let groups = gptq.groups.of_inputs(k)?;
                 Box::new(move |first, out| gptq.rows(&groups, first, out))
+            }
+            Method::Packed(packed) => {
+                let groups = packed.groups.of_inputs(k)?;
+                Box::new(move |first, out| packed.rows(&groups, first, out))
             }
         })
     }

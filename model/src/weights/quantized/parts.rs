@@ -54,14 +54,17 @@ impl<'a> Parts<'a, '_> {
         }
     }
 
-    /// Returns the packed weights, with the two dimensions of their tensor; `None` if there are none.
-    pub(super) fn packed(&self) -> Result<Option<(Words<'a>, [usize; 2])>, WeightError> {
-        let Some(tensor) = self.get("qweight")? else { return Ok(None) };
+    /// Returns packed weights, with the two dimensions of their tensor; `None` if there are none.
+    pub(super) fn packed(
+        &self,
+        part: &str,
+    ) -> Result<Option<(Words<'a>, [usize; 2])>, WeightError> {
+        let Some(tensor) = self.get(part)? else { return Ok(None) };
         match tensor.shape {
             &[rows, columns] if tensor.dtype == Dtype::I32 => {
                 Ok(Some((Words(tensor.bytes), [rows, columns])))
             }
-            _ => Err(self.wrong("qweight", Some(&tensor), "I32 with two dimensions".to_owned())),
+            _ => Err(self.wrong(part, Some(&tensor), "I32 with two dimensions".to_owned())),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::super::hf_dir::{HfDir, read_json};
 use super::super::stored::Stored;
 use super::{find, weight_of_part};
-use crate::arch::{GptqFormat, Quantization};
+use crate::arch::{GptqFormat, PackedFormat, Quantization};
 use crate::weights::WeightError;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
@@ -102,6 +102,21 @@ fn gptq_tensors() -> Tensors {
         .f32("scales", &[2, 8], &[1.0; 16])
 }
 
+/// A format with groups of four inputs in order.
+fn packed(bits: usize, symmetric: bool) -> PackedFormat {
+    PackedFormat { bits, group: Some(4), symmetric }
+}
+
+/// A matrix of two outputs of seven inputs in two groups: the last eighth of each word is not used.
+fn packed_tensors() -> Tensors {
+    let shape = [2_u64, 7].iter().flat_map(|number| number.to_le_bytes()).collect();
+    Tensors::default()
+        .words("weight_packed", &[2, 1], &[0x0edc_ba98, 0x0888_8888])
+        .f32("weight_scale", &[2, 2], &[1.0, 0.5, 1.0, 2.0])
+        .words("weight_zero_point", &[1, 2], &[0x98, 0xa7])
+        .with("weight_shape", Dtype::I64, &[2], shape)
+}
+
 /// A matrix of three outputs of two inputs, all 1 before scaling.
 fn fp8_tensors() -> Tensors {
     Tensors::default().with("weight", Dtype::F8_E4M3, &[3, 2], vec![0x38; 6])
@@ -171,6 +186,29 @@ fn g_idx_gives_the_groups_of_inputs() {
 }
 
 #[test]
+fn packed_integers_by_hand() {
+    let found = packed_tensors().rows(Quantization::Packed(packed(4, true)));
+    assert_eq!(found, [[0.0, 1.0, 2.0, 3.0, 2.0, 2.5, 3.0], [0.0; 7]]);
+    // Zero points, plus 8: 8 and 7 of the first output, 9 and 10 of the second.
+    let found = packed_tensors().rows(Quantization::Packed(packed(4, false)));
+    assert_eq!(found[0], [0.0, 1.0, 2.0, 3.0, 2.5, 3.0, 3.5]);
+    assert_eq!(found[1], [-1.0, -1.0, -1.0, -1.0, -4.0, -4.0, -4.0]);
+    let swapped = packed_tensors().words("weight_g_idx", &[7], &[1, 1, 1, 0, 0, 0, 0]);
+    let found = swapped.rows(Quantization::Packed(packed(4, true)));
+    assert_eq!(found[0], [0.0, 0.5, 1.0, 3.0, 4.0, 5.0, 6.0]);
+    let unused = packed_tensors().words("weight_g_idx", &[7], &[u32::MAX; 7]);
+    let in_order = packed_tensors().rows(Quantization::Packed(packed(4, true)));
+    assert_eq!(unused.rows(Quantization::Packed(packed(4, true))), in_order);
+    let eight = Tensors::default().words("weight_packed", &[1, 1], &[0xff80_7f00]).f32(
+        "weight_scale",
+        &[1, 1],
+        &[1.0],
+    );
+    let found = eight.rows(Quantization::Packed(packed(8, true)));
+    assert_eq!(found, [[-128.0, -1.0, 0.0, 127.0]]);
+}
+
+#[test]
 fn fp8_scales_of_all_shapes_by_hand() {
     let block = |block| Quantization::Fp8 { block };
     let plain = fp8_tensors();
@@ -212,7 +250,12 @@ fn blocks_of_128_begin_at_multiples_of_128() {
 #[test]
 fn a_matrix_that_is_not_quantized_is_left_alone() {
     let plain = Tensors::default().f32("weight", &[1, 2], &[1.0, 2.0]);
-    for quantization in [Quantization::Fp8 { block: None }, AWQ, Quantization::Gptq(gptq(4))] {
+    for quantization in [
+        Quantization::Fp8 { block: None },
+        AWQ,
+        Quantization::Gptq(gptq(4)),
+        Quantization::Packed(packed(4, true)),
+    ] {
         assert!(plain.found(quantization, |found| found.unwrap().is_none()));
         assert!(Tensors::default().found(quantization, |found| found.unwrap().is_none()));
     }
@@ -257,6 +300,11 @@ fn every_damage_names_the_tensor_and_what_is_expected() {
         fp8_tensors().f32("weight_scale", shape, &vec![1.0; shape.iter().product()])
     };
     let group = |group| Quantization::Awq { group };
+    let pack = |symmetric| Quantization::Packed(packed(4, symmetric));
+    let shaped = |n: u64, k: u64| {
+        let shape = [n, k].iter().flat_map(|number| number.to_le_bytes()).collect();
+        packed_tensors().with("weight_shape", Dtype::I64, &[2], shape)
+    };
     for (tensors, quantization, name, expected) in [
         (fp8_tensors(), fp8, "layer.weight_scale_inv is absent", "a scale"),
         (fp8_tensors(), float, "layer.weight_scale is absent", "a scale"),
@@ -309,6 +357,38 @@ fn every_damage_names_the_tensor_and_what_is_expected() {
             "layer.g_idx is -1 for input 0",
             "a group from 0 to 1",
         ),
+        (
+            packed_tensors().without("weight_zero_point"),
+            pack(false),
+            "zero_point is absent",
+            "[1, 2]",
+        ),
+        (packed_tensors().without("weight_scale"), pack(true), "weight_scale is absent", "[2, 2]"),
+        (
+            shaped(3, 7),
+            pack(true),
+            "weight_shape is 3 outputs and 7 inputs",
+            "2 outputs and 1 to 8",
+        ),
+        (
+            shaped(2, 9),
+            pack(true),
+            "weight_shape is 2 outputs and 9 inputs",
+            "2 outputs and 1 to 8",
+        ),
+        (shaped(2, u64::MAX), pack(true), "weight_shape is 2 outputs", "2 outputs and 1 to 8"),
+        (
+            packed_tensors().words("weight_shape", &[2], &[2, 7]),
+            pack(true),
+            "layer.weight_shape is I32 [2]",
+            "I64 [2]",
+        ),
+        (
+            packed_tensors().words("weight_g_idx", &[7], &[0, 2, 0, 0, 0, 0, 0]),
+            pack(true),
+            "layer.weight_g_idx is 2 for input 1",
+            "a group from 0 to 1",
+        ),
     ] {
         let error = tensors.refusal(quantization);
         assert!(error.contains(name) && error.contains(expected), "{name}, {expected}: {error}");
@@ -346,10 +426,13 @@ fn fp8_as_transformers_and_deepseek_decode_it() {
 }
 
 #[test]
-fn fp8_as_compressed_tensors_decodes_it() {
+fn matrices_of_compressed_tensors_as_it_decodes_them() {
     agrees("float_tensor");
     agrees("float_channel");
     agrees("float_block");
+    agrees("pack4");
+    agrees("pack4_zeros");
+    agrees("pack8");
 }
 
 #[test]
