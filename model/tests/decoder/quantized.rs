@@ -383,7 +383,6 @@ fn a_checkpoint_without_a_part_of_a_matrix_is_refused_with_its_name() {
         decoded
     });
     let files = ModelFiles::HfDir(quantized.path().to_owned());
-    let error =
-        Checkpoint::open(&files).err().expect("damaged").to_string();
+    let error = Checkpoint::open(&files).err().expect("damaged").to_string();
     assert!(error.contains("model.layers.1.self_attn.v_proj.qzeros is absent"), "{error}");
 }
