@@ -1,11 +1,16 @@
 //! Reads calls from the parsed and shaped text of a field.
 
+use super::lax_json::exact;
 use crate::Tools;
 use crate::parser::{Kind, NAME_BYTES_MAX};
 use serde_json::{Map, Value};
 
 /// Maximum number of calls in one field.
 const CALLS_MAX: usize = 128;
+/// Keys of a call, and of an object that has the call in its member `function`. Clients do not receive the other values:
+/// the server itself gives calls their ids.
+const KEYS: [&str; 4] = ["name", "arguments", "type", "id"];
+const OUTER_KEYS: [&str; 3] = ["function", "type", "id"];
 
 /// Call of a function: name, and JSON of the arguments.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,8 +20,8 @@ pub(super) struct Call {
 }
 
 /// Returns the calls in a value: one call, or a list of calls. A call is an object with `name` and `arguments`, which
-/// may be the member `function` of another object. Returns `None` if the value is anything else. Arguments that are
-/// strings are converted to the types that the schemas of the functions state.
+/// may be the member `function` of another object. Returns `None` if the value is anything else, or has other members,
+/// whose text would be lost. Arguments that are strings are converted to the types that the schemas of the functions state.
 pub(super) fn calls(value: Value, tools: &Tools) -> Option<Vec<Call>> {
     let values = match value {
         Value::Array(values) if values.len() <= CALLS_MAX => values,
@@ -27,8 +32,14 @@ pub(super) fn calls(value: Value, tools: &Tools) -> Option<Vec<Call>> {
 }
 
 fn call(mut value: Value, tools: &Tools) -> Option<Call> {
-    if let Some(function) = value.get_mut("function") {
-        value = function.take();
+    let has_only = |value: &Value, keys: &[&str]| {
+        value.as_object().is_some_and(|value| value.keys().all(|key| keys.contains(&key.as_str())))
+    };
+    if value.get("function").is_some() && has_only(&value, &OUTER_KEYS) {
+        value = value["function"].take();
+    }
+    if !has_only(&value, &KEYS) {
+        return None;
     }
     let name = value.get("name")?.as_str()?.to_owned();
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -38,7 +49,10 @@ fn call(mut value: Value, tools: &Tools) -> Option<Call> {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(arguments)) => arguments,
         // Some models write the arguments as a JSON string that holds the object.
-        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
+        Some(Value::String(text)) => match exact(&text)? {
+            Value::Object(arguments) => arguments,
+            _ => return None,
+        },
         Some(_) => return None,
     };
     let arguments = Value::Object(typed(arguments, &name, tools)).to_string();
@@ -50,7 +64,7 @@ fn typed(mut arguments: Map<String, Value>, name: &str, tools: &Tools) -> Map<St
     for (name, value) in &mut arguments {
         let (Value::String(text), Some(schema)) = (&*value, tool.argument(name)) else { continue };
         let json = Kind::of(Some(schema), tool.parameters.as_ref()).json(text);
-        if let Ok(typed) = serde_json::from_str(&json) {
+        if let Some(typed) = exact(&json) {
             *value = typed;
         }
     }
@@ -86,6 +100,10 @@ mod tests {
             json!({"name": 1, "arguments": {}}),
             json!({"name": "f", "arguments": [1]}),
             json!({"name": "f", "arguments": "x"}),
+            json!({"name": "f", "arguments": "[1]"}),
+            json!({"name": "f", "arguments": "{\"a\": 99999999999999999999}"}),
+            json!({"name": "f", "parameters": {}}),
+            json!({"name": "f", "function": {"name": "g"}}),
             json!([{"name": "f"}, 1]),
         ] {
             assert_eq!(read(wrong.clone()), None, "{wrong}");

@@ -123,25 +123,36 @@ impl Content {
             Content::Float => {
                 trimmed.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from)
             }
-            Content::Bool => {
-                Some(Value::from(matches!(trimmed.to_lowercase().as_str(), "true" | "1")))
-            }
+            Content::Bool => match trimmed.to_lowercase().as_str() {
+                "true" | "1" => Some(Value::from(true)),
+                "false" | "0" => Some(Value::from(false)),
+                _ => None,
+            },
             Content::Json(lax) => lax.parse(text),
             Content::XmlInline { tag, value, merge } => {
                 let mut members = Map::new();
+                // Text between the tags would be lost in transformers. Here, the text is not of the type.
+                let mut end = 0;
                 for found in tag.captures_iter(text) {
+                    let whole = found.get_match();
+                    let is_blank = text[end..whole.start()].trim().is_empty();
+                    is_blank.then_some(())?;
+                    end = whole.end();
                     let group = |name: &str| found.name(name).map_or("", |group| group.as_str());
                     let parsed = parse_value(value.as_deref(), group("value"))?;
                     add(&mut members, group("key"), parsed, *merge);
                 }
-                Some(Value::Object(members))
+                text[end..].trim().is_empty().then_some(Value::Object(members))
             }
             Content::KvLines { line, separator, strip, value } => {
                 let stripped =
                     |text: &str| if *strip { text.trim().to_owned() } else { text.to_owned() };
                 let mut members = Map::new();
                 for line in text.split(line.as_str()) {
-                    let Some((key, text)) = line.split_once(separator.as_str()) else { continue };
+                    let Some((key, text)) = line.split_once(separator.as_str()) else {
+                        line.trim().is_empty().then_some(())?;
+                        continue;
+                    };
                     let parsed = parse_value(value.as_deref(), &stripped(text))?;
                     add(&mut members, &stripped(key), parsed, false);
                 }
@@ -232,11 +243,15 @@ mod tests {
             ("int", json!({}), "1.5", Value::Null),
             ("float", json!({}), "1.5", json!(1.5)),
             ("bool", json!({}), "True", json!(true)),
+            ("bool", json!({}), "no", Value::Null),
             ("json", json!({}), "[1]", json!([1])),
             ("xml-inline", typed, "<p=a>\n1\n</p> <p=b>x\ny</p>", json!({"a": 1, "b": "x\ny"})),
             ("xml-inline", json!({"tag_pattern": tag}), "<p=a>1</p><p=a>2</p>", json!({"a": "2"})),
             ("xml-inline", merged, "<p=a>1</p><p=a>2</p><p=a>3</p>", json!({"a": ["1", "2", "3"]})),
-            ("kv-lines", json!({}), "a: 1:2\n\nno\nb :x", json!({"a": "1:2", "b": "x"})),
+            ("xml-inline", json!({"tag_pattern": tag}), "<p=a>1</p>.<p=b>2</p>", Value::Null),
+            ("xml-inline", json!({"tag_pattern": tag}), "<p=a>1</p> .", Value::Null),
+            ("kv-lines", json!({}), "a: 1:2\n \nb :x", json!({"a": "1:2", "b": "x"})),
+            ("kv-lines", json!({}), "a: 1\nno", Value::Null),
         ] {
             let parsed = content(name, args).unwrap().parse(text).unwrap_or_default();
             assert_eq!(parsed, value, "{name} {text}");

@@ -28,11 +28,15 @@ impl LaxJson {
         let (mut out, mut rest) = (String::with_capacity(text.len() + 16), text);
         // Whether a key may come next.
         let mut at_key = false;
+        // For each pair of delimiters, whether the rest may have the closing delimiter.
+        let mut closes = vec![true; self.string_delimiters.len()];
         while let Some(first) = rest.chars().next() {
-            let delimiters = self.string_delimiters.iter();
-            let delimited = delimiters.into_iter().find_map(|(open, close)| {
-                let after = rest.strip_prefix(open.as_str())?;
-                after.split_once(close.as_str())
+            let mut delimiters = self.string_delimiters.iter().zip(&mut closes);
+            let delimited = delimiters.find_map(|((open, close), closes)| {
+                let after = rest.strip_prefix(open.as_str()).filter(|_| *closes)?;
+                let parts = after.split_once(close.as_str());
+                *closes = parts.is_some();
+                parts
             });
             if let Some((inner, after)) = delimited {
                 out.push_str(&quoted(inner));
@@ -88,7 +92,30 @@ fn value(text: &str) -> Option<Value> {
             Scan::Invalid => return None,
         }
     }
-    chars.all(char::is_whitespace).then(|| serde_json::from_str(&json).ok())?
+    chars.all(char::is_whitespace).then(|| exact(&json))?
+}
+
+/// Parses JSON; `None` if the JSON has an integer beyond 64 bits, whose digits the parsed value could not keep.
+pub(super) fn exact(json: &str) -> Option<Value> {
+    let value = serde_json::from_str(json).ok()?;
+    let mut rest = json;
+    while let Some(at) = rest.find(|ch: char| matches!(ch, '"' | '-' | '0'..='9')) {
+        rest = &rest[at..];
+        let end = if rest.starts_with('"') { string_end(rest)? } else { number_end(rest) };
+        let token = &rest[..end];
+        let is_integer = !token.contains(['"', '.', 'e', 'E']);
+        if is_integer && token.parse::<i64>().is_err() && token.parse::<u64>().is_err() {
+            return None;
+        }
+        rest = &rest[end..];
+    }
+    Some(value)
+}
+
+/// Returns the length of the JSON number at the start of a text, bytes.
+fn number_end(text: &str) -> usize {
+    let is_part = |ch: char| matches!(ch, '0'..='9' | '+' | '-' | '.' | 'e' | 'E');
+    text.find(|ch| !is_part(ch)).unwrap_or(text.len())
 }
 
 #[cfg(test)]
@@ -102,6 +129,12 @@ mod tests {
         let parse = |text: &str| LaxJson::default().parse(text);
         assert_eq!(parse(" {\"a\": [1, \"x\ny\"]}\n"), Some(json!({"a": [1, "x\ny"]})));
         assert_eq!(parse("12"), Some(json!(12)));
+        assert_eq!(parse("[-0.5e1, 1e3]"), Some(json!([-5.0, 1e3])));
+        assert_eq!(parse("18446744073709551615"), Some(json!(u64::MAX)));
+        assert_eq!(parse("[\"18446744073709551616\"]"), Some(json!(["18446744073709551616"])));
+        for text in ["[18446744073709551616]", "{\"a\": -9223372036854775809}"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
         for text in ["", "{", "{a: 1}", "1 2", "{} x", "12x", "\"a"] {
             assert_eq!(parse(text), None, "{text}");
         }
