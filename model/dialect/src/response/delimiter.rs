@@ -1,12 +1,13 @@
 //! Delimiters: fixed texts or regular expressions that open or close a field.
 
 use super::error::{ResponseTemplateError, form};
-use regex::{Captures, Regex, RegexBuilder};
+use regex::{Regex, RegexBuilder};
+use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson;
-use regex_automata::util::pool::Pool;
-use regex_automata::util::syntax;
-use regex_automata::{Anchored, Input};
+use regex_automata::util::pool::{Pool, PoolGuard};
+use regex_automata::util::{primitives::PatternID, syntax};
+use regex_automata::{Anchored, Input, meta};
 use serde_json::{Map, Value};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -19,29 +20,39 @@ const COMPILED_BYTES_MAX: usize = 1 << 20;
 const STATES_BYTES: usize = 1 << 18;
 /// Maximum number of fixed texts of one delimiter.
 const TEXTS_MAX: usize = 16;
+/// Maximum length of text that is searched for one delimiter, bytes. A longer delimiter is not found, so that the text
+/// that is held back, and the work for each character, have a limit.
+const MATCH_BYTES_MAX: usize = 1024;
 
-type Caches = Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync + UnwindSafe + RefUnwindSafe>>;
+type NewCache = Box<dyn Fn() -> Cache + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// Delimiter of a field.
 #[derive(Debug, Clone)]
 pub(super) struct Delimiter {
-    regex: Regex,
+    regex: meta::Regex,
     /// Automaton of the same regular expression. It tells whether a text may be the beginning of a delimiter.
-    automaton: Arc<(DFA, Caches)>,
-    /// Whether more text can make a match longer: always assumed of a regular expression, and true of fixed texts of
-    /// which one begins with another.
+    automaton: Arc<(DFA, Pool<Cache, NewCache>)>,
+    /// Whether more text can make a match longer. True for every regular expression, and for fixed texts of which one
+    /// text begins with another.
     grows: bool,
     /// Fixed texts, or the regular expression, without backslashes.
     plain: String,
 }
 
-/// Result of a search for a delimiter.
-#[derive(Debug)]
-pub(super) enum Found<'t> {
+/// Result of a search for a delimiter at one position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
     Nothing,
-    /// The text from this position on may become a delimiter, or a longer one.
-    Held(usize),
-    Match(Captures<'t>),
+    /// The text may become a delimiter, or another one.
+    Held,
+    /// A delimiter, which ends at this position.
+    Match(usize),
+}
+
+/// Search for a delimiter, with the memory of its automaton.
+pub(super) struct Search<'d> {
+    delimiter: &'d Delimiter,
+    cache: PoolGuard<'d, Cache, NewCache>,
 }
 
 impl Delimiter {
@@ -90,21 +101,26 @@ impl Delimiter {
         grows: bool,
         plain: String,
     ) -> Result<Delimiter, ResponseTemplateError> {
-        let regex = compiled(place, source)?;
+        check_length(place, source)?;
+        let syntax = syntax::Config::new().dot_matches_new_line(true);
+        let regex = meta::Regex::builder()
+            .configure(meta::Config::new().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
+            .syntax(syntax)
+            .build(source)
+            .map_err(|error| match error.syntax_error() {
+                Some(error) => unsupported(place, source, error),
+                None => unsupported(place, source, &error),
+            })?;
+        let config = DFA::config().cache_capacity(STATES_BYTES).skip_cache_capacity_check(true);
         let automaton = DFA::builder()
-            .configure(DFA::config().cache_capacity(STATES_BYTES).skip_cache_capacity_check(true))
-            .syntax(syntax::Config::new().dot_matches_new_line(true))
+            .configure(config.unicode_word_boundary(true))
+            .syntax(syntax)
             .thompson(thompson::Config::new().nfa_size_limit(Some(COMPILED_BYTES_MAX)))
             .build(source)
             .map_err(|error| unsupported(place, source, &error))?;
         let of_pool = automaton.clone();
-        let caches: Caches = Pool::new(Box::new(move || of_pool.create_cache()));
+        let caches: Pool<Cache, NewCache> = Pool::new(Box::new(move || of_pool.create_cache()));
         Ok(Delimiter { regex, automaton: Arc::new((automaton, caches)), grows, plain })
-    }
-
-    /// Names of the groups of the regular expression.
-    pub(super) fn groups(&self) -> impl Iterator<Item = &str> {
-        self.regex.capture_names().flatten()
     }
 
     /// Whether the delimiter, as it is written in the template, contains a text.
@@ -112,30 +128,23 @@ impl Delimiter {
         self.plain.contains(text)
     }
 
-    /// Searches `text` from the position `from` on. `is_whole` says that no more text follows.
-    pub(super) fn search<'t>(&self, text: &'t str, from: usize, is_whole: bool) -> Found<'t> {
-        let found = self.regex.captures_at(text, from);
-        if is_whole {
-            return found.map_or(Found::Nothing, Found::Match);
-        }
-        let whole = found.as_ref().map(|captures| captures.get_match());
-        // A text before the match that may become a match counts before the match.
-        let end = whole.map_or(text.len(), |whole| whole.start());
-        let (automaton, caches) = &*self.automaton;
-        let mut cache = caches.get();
-        let starts = text[from..end].char_indices().map(|(at, _)| from + at);
-        let begins = |start: &usize| may_begin(automaton, &mut cache, text, *start);
-        if let Some(start) = starts.into_iter().find(begins) {
-            return Found::Held(start);
-        }
-        let may_grow = |end: usize, is_empty: bool| end == text.len() && (self.grows || is_empty);
-        match (found, whole) {
-            (_, Some(whole)) if may_grow(whole.end(), whole.is_empty()) => {
-                Found::Held(whole.start())
-            }
-            (Some(captures), _) => Found::Match(captures),
-            (None, _) => Found::Nothing,
-        }
+    /// Begins a search for the delimiter.
+    pub(super) fn search(&self) -> Search<'_> {
+        Search { delimiter: self, cache: self.automaton.1.get() }
+    }
+
+    /// Returns the texts of the named groups of the delimiter that has the range `start..end` of `text`.
+    pub(super) fn captures(&self, text: &str, start: usize, end: usize) -> Map<String, Value> {
+        let names = self.regex.group_info().pattern_names(PatternID::ZERO);
+        let mut names = names.enumerate().filter_map(|(group, name)| Some((group, name?)));
+        let Some(first) = names.next() else { return Map::new() };
+        let mut captures = self.regex.create_captures();
+        let input = Input::new(text).range(start..end).anchored(Anchored::Yes);
+        self.regex.search_captures(&input, &mut captures);
+        let group = |(group, name): (usize, &str)| {
+            Some((name.to_owned(), Value::from(&text[captures.get_group(group)?.range()])))
+        };
+        std::iter::once(first).chain(names).filter_map(group).collect()
     }
 
     /// Returns the end of the last match in a text.
@@ -144,30 +153,79 @@ impl Delimiter {
     }
 }
 
-/// Whether the end of `text`, from the position `start` on, may be the beginning of a match.
-fn may_begin(automaton: &DFA, cache: &mut Cache, text: &str, start: usize) -> bool {
-    let input = Input::new(text).range(start..).anchored(Anchored::Yes);
-    let Ok(mut state) = automaton.start_state_forward(cache, &input) else { return false };
-    for byte in text[start..].bytes() {
-        match automaton.next_state(cache, state, byte) {
-            Ok(next) if !next.is_dead() && !next.is_quit() => state = next,
-            _ => return false,
+impl Search<'_> {
+    /// Searches for the delimiter at the position `start` of a text. `is_whole` says that no more text follows.
+    ///
+    /// The result depends only on the text, and not on how much of it has arrived: the automaton holds the text back
+    /// while more text may lead to another match, up to `MATCH_BYTES_MAX` bytes.
+    pub(super) fn at(&mut self, text: &str, start: usize, is_whole: bool) -> Found {
+        let is_full = text.len() - start >= MATCH_BYTES_MAX;
+        let end = text.floor_char_boundary(start + MATCH_BYTES_MAX);
+        let (automaton, cache) = (&self.delimiter.automaton.0, &mut *self.cache);
+        let result = |found: Option<usize>| found.map_or(Found::Nothing, Found::Match);
+        let input = Input::new(text).range(start..).anchored(Anchored::Yes);
+        let Ok(mut state) = automaton.start_state_forward(cache, &input) else {
+            return self.without_automaton(text, start, end, is_whole);
+        };
+        let mut found = None;
+        for (at, byte) in (start..).zip(text[start..end].bytes()) {
+            match automaton.next_state(cache, state, byte) {
+                Ok(next) if next.is_dead() => return result(found),
+                Ok(next) if !next.is_quit() => state = next,
+                _ => return self.without_automaton(text, start, end, is_whole),
+            }
+            // The automaton tells a match one byte after the end of the match.
+            if state.is_match() {
+                found = Some(at);
+            }
+        }
+        if is_full {
+            return result(found);
+        }
+        match automaton.next_eoi_state(cache, state) {
+            Ok(last) if last.is_match() && (is_whole || !self.delimiter.grows) => Found::Match(end),
+            Ok(_) if is_whole || state.is_match() && is_last(automaton, cache, state) => {
+                result(found)
+            }
+            Ok(_) => Found::Held,
+            Err(_) => self.without_automaton(text, start, end, is_whole),
         }
     }
-    true
+
+    /// Searches in the range `start..end` of a text that the automaton cannot follow: the automaton knows word
+    /// boundaries only between ASCII characters. The text is held back up to its maximum length.
+    fn without_automaton(&self, text: &str, start: usize, end: usize, is_whole: bool) -> Found {
+        let is_full = text.len() - start >= MATCH_BYTES_MAX;
+        if !is_full && !is_whole {
+            return Found::Held;
+        }
+        let input = Input::new(&text[..end]).range(start..).anchored(Anchored::Yes);
+        let found = self.delimiter.regex.find(input).map(|found| found.end());
+        let certain = found.filter(|found| !is_full || *found < end);
+        certain.map_or(Found::Nothing, Found::Match)
+    }
+}
+
+/// Whether no text can follow in the state of an automaton, which has found a match before its last byte.
+fn is_last(automaton: &DFA, cache: &mut Cache, state: LazyStateID) -> bool {
+    let mut bytes =
+        automaton.byte_classes().representatives(0..=255).filter_map(|unit| unit.as_u8());
+    bytes.all(|byte| automaton.next_state(cache, state, byte).is_ok_and(|next| next.is_dead()))
 }
 
 /// Compiles a regular expression as transformers does: `.` matches line breaks too.
 pub(super) fn compiled(place: &str, source: &str) -> Result<Regex, ResponseTemplateError> {
-    if source.len() > PATTERN_BYTES_MAX {
-        return Err(form(
-            place,
-            format!("a regular expression has more than {PATTERN_BYTES_MAX} bytes"),
-        ));
-    }
+    check_length(place, source)?;
     let mut builder = RegexBuilder::new(source);
     builder.dot_matches_new_line(true).size_limit(COMPILED_BYTES_MAX);
     builder.build().map_err(|error| unsupported(place, source, &error))
+}
+
+fn check_length(place: &str, source: &str) -> Result<(), ResponseTemplateError> {
+    if source.len() <= PATTERN_BYTES_MAX {
+        return Ok(());
+    }
+    Err(form(place, format!("a regular expression has more than {PATTERN_BYTES_MAX} bytes")))
 }
 
 fn unsupported(place: &str, pattern: &str, error: &dyn std::fmt::Display) -> ResponseTemplateError {
@@ -198,33 +256,66 @@ mod tests {
         Delimiter::read("field `x`", part, ("open", "open_pattern")).map(Option::unwrap)
     }
 
+    /// Returns the first position of a text at which a delimiter is or may be, and the result there.
     fn found(delimiter: &Delimiter, text: &str, is_whole: bool) -> String {
-        match delimiter.search(text, 0, is_whole) {
-            Found::Nothing => "nothing".to_owned(),
-            Found::Held(at) => format!("held {at}"),
-            Found::Match(captures) => format!("match {:?}", captures.get_match().range()),
+        let mut search = delimiter.search();
+        let ends = is_whole.then_some(text.len());
+        let starts = text.char_indices().map(|(start, _)| start).chain(ends);
+        let mut found = starts.map(|start| (start, search.at(text, start, is_whole)));
+        match found.find(|(_, found)| *found != Found::Nothing) {
+            None => "nothing".to_owned(),
+            Some((start, Found::Match(end))) => format!("match {start}..{end}"),
+            Some((start, _)) => format!("held {start}"),
         }
     }
 
     #[test]
     fn the_beginning_of_a_delimiter_is_held_back() {
-        let one = delimiter(json!({"open": "<think>"})).unwrap();
-        assert_eq!(found(&one, "a<thi", false), "held 1");
-        assert_eq!(found(&one, "a<thi", true), "nothing");
-        assert_eq!(found(&one, "a<thin ", false), "nothing");
-        assert_eq!(found(&one, "a<think>", false), "match 1..8");
-        let two = delimiter(json!({"open": ["</a", "</a>"]})).unwrap();
-        assert_eq!(found(&two, "</a", false), "held 0");
-        assert_eq!(found(&two, "</a", true), "match 0..3");
-        assert_eq!(found(&two, "</a>", false), "held 0");
-        assert_eq!(found(&two, "</a> ", false), "match 0..4");
-        let name = delimiter(json!({"open_pattern": r"<call>\s*f=(?P<name>\w+)>"})).unwrap();
-        assert_eq!(found(&name, "x <call> \n f=ä", false), "held 2");
-        assert_eq!(found(&name, "x <call> \n g", false), "nothing");
-        assert_eq!(found(&name, "<call>f=ä>.", false), "match 0..11");
+        let text = |texts: Value| delimiter(json!({"open": texts})).unwrap();
+        let pattern = |source: &str| delimiter(json!({"open_pattern": source})).unwrap();
+        let (one, two) = (text(json!("<think>")), text(json!(["</a", "</a>"])));
+        let name = pattern(r"<call>\s*f=(?P<name>\w+)>");
+        let (last, rest) = (pattern(r"\s*(?:<e>|$)"), pattern(r"</t>(?:\s*<a>)?"));
+        let (greedy, word) = (pattern("a.*b"), pattern(r"\bx\b"));
+        for (delimiter, text, is_whole, expected) in [
+            (&one, "a<thi", false, "held 1"),
+            (&one, "a<thi", true, "nothing"),
+            (&one, "a<thin ", false, "nothing"),
+            (&one, "a<think>", false, "match 1..8"),
+            (&two, "</a", false, "held 0"),
+            (&two, "</a", true, "match 0..3"),
+            (&two, "</a>", false, "held 0"),
+            (&two, "</a> ", false, "match 0..4"),
+            (&name, "x <call> \n f=ä", false, "held 2"),
+            (&name, "x <call> \n g", false, "nothing"),
+            (&name, "<call>f=ä>.", false, "match 0..11"),
+            (&last, "a <e", false, "held 1"),
+            (&last, "a <e", true, "match 4..4"),
+            (&rest, "</t> <", false, "held 0"),
+            (&rest, "</t> <", true, "match 0..4"),
+            (&rest, "</t> <a>.", false, "match 0..8"),
+            (&greedy, "ab.", false, "held 0"),
+            (&greedy, "ab.", true, "match 0..2"),
+            (&word, "yx x. ", false, "match 3..4"),
+            (&word, "ä", false, "held 0"),
+            (&word, "ä x ä", true, "match 3..4"),
+        ] {
+            assert_eq!(found(delimiter, text, is_whole), expected, "{text:?}");
+        }
+        let names = name.captures("<call>f=ä>.", 0, 11);
+        assert_eq!(Value::from(names), json!({"name": "ä"}));
+    }
+
+    #[test]
+    fn a_delimiter_has_a_maximum_length() {
         let last = delimiter(json!({"open_pattern": r"\s*(?:<e>|$)"})).unwrap();
-        assert_eq!(found(&last, "a <e", false), "held 1");
-        assert_eq!(found(&last, "a <e", true), "match 4..4");
+        let text = |spaces: usize| format!("{}<e>.", " ".repeat(spaces));
+        let longest = MATCH_BYTES_MAX - 4;
+        assert_eq!(found(&last, &text(longest), false), format!("match 0..{}", longest + 3));
+        assert_eq!(found(&last, &text(longest + 1), false), format!("match 1..{}", longest + 4));
+        assert_eq!(found(&last, &" ".repeat(MATCH_BYTES_MAX), false), "held 1");
+        let word = delimiter(json!({"open_pattern": r"\bä.*b"})).unwrap();
+        assert_eq!(found(&word, &format!("äb{}", "c".repeat(2000)), false), "match 0..3");
     }
 
     #[test]

@@ -13,6 +13,8 @@
 //! | `content.rs`, `lax_json.rs` | types of texts and their parsers |
 //! | `shape.rs`, `call.rs` | conversion of parsed texts to calls |
 //! | `regions.rs` | parser of an answer that arrives in pieces |
+//! | `scan.rs` | search for the next delimiter |
+//! | `text.rs`, `outside.rs` | text that is passed on while it arrives |
 
 mod call;
 mod content;
@@ -20,7 +22,9 @@ mod delimiter;
 mod error;
 mod field;
 mod lax_json;
+mod outside;
 mod regions;
+mod scan;
 mod shape;
 mod template;
 mod text;

@@ -1,6 +1,6 @@
 //! Texts of fields that are passed on while they arrive.
 
-/// Maximum length of whitespace that is held back, bytes.
+/// Maximum length of whitespace that is held back, bytes. Longer whitespace is passed on, even at the end of a text.
 const SPACE_BYTES_MAX: usize = 1024;
 
 /// Text of one field. Whitespace at the ends of the text is left out, unless the field says otherwise.
@@ -11,11 +11,13 @@ pub(super) struct FieldText {
     begun: bool,
     /// Whitespace that is passed on if more text follows.
     space: String,
+    /// Whether the whitespace at the end of the text is longer than the maximum, so that more of it is passed on.
+    is_long: bool,
 }
 
 impl FieldText {
     pub(super) fn new(strip: bool) -> FieldText {
-        FieldText { strip, begun: false, space: String::new() }
+        FieldText { strip, begun: false, space: String::new(), is_long: false }
     }
 
     /// Whether no part of the text has been passed on.
@@ -36,17 +38,23 @@ impl FieldText {
         }
         let text = if self.begun { text } else { text.trim_start() };
         let kept = text.trim_end();
-        if kept.is_empty() {
-            self.space.push_str(text);
-            if self.space.len() <= SPACE_BYTES_MAX {
-                return String::new();
-            }
-            return std::mem::take(&mut self.space);
+        let mut out = String::new();
+        if !kept.is_empty() {
+            out = self.verbatim(kept);
         }
-        self.begun = true;
-        let out = std::mem::take(&mut self.space) + kept;
-        self.space = text[kept.len()..].to_owned();
+        self.space.push_str(&text[kept.len()..]);
+        self.is_long |= self.space.len() > SPACE_BYTES_MAX;
+        if self.is_long {
+            out.push_str(&std::mem::take(&mut self.space));
+        }
         out
+    }
+
+    /// Takes more of the text, whose whitespace is not left out. Returns the text that can be passed on.
+    pub(super) fn verbatim(&mut self, text: &str) -> String {
+        self.begun = true;
+        self.is_long = false;
+        std::mem::take(&mut self.space) + text
     }
 }
 
@@ -60,11 +68,15 @@ mod tests {
         let parts = ["\n ", " a", "", " \n", "b ", "c\n", "\n"].map(|part| text.push(part));
         assert_eq!(parts.concat(), "a \nb c");
         assert_eq!(FieldText::new(false).push(" a "), " a ");
-        let mut spaces = FieldText::new(true);
         let mut begun = FieldText::new(true);
         begun.skip("Once");
         assert_eq!(begun.push(" upon "), " upon");
-        let parts = ["a", &" ".repeat(SPACE_BYTES_MAX), "  "].map(|part| spaces.push(part));
-        assert_eq!(parts.concat().len(), 1 + SPACE_BYTES_MAX + 2);
+        let long = " ".repeat(SPACE_BYTES_MAX);
+        for parts in [vec!["a", &long, "  ", "", " "], vec!["a", &format!("{long}   ")]] {
+            let mut text = FieldText::new(true);
+            let out: String = parts.into_iter().map(|part| text.push(part)).collect();
+            assert_eq!(out.len(), 1 + SPACE_BYTES_MAX + 3);
+            assert_eq!(text.push("b ") + &text.push(" ") + &text.verbatim(" c "), "b   c ");
+        }
     }
 }

@@ -3,5 +3,7 @@
 
 mod corpus;
 mod grammars;
+mod response_splits;
 mod responses;
 mod transcripts;
+mod unparsed_text;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tiercel_dialect::{HELD_BYTES_MAX, Parser, Piece, ResponseTemplate, Tool, Tools};
 
 /// Template of Gemma 4: content without delimiters, and JSON with strings in delimiters of their own.
-fn gemma() -> Value {
+pub(crate) fn gemma() -> Value {
     json!({
         "defaults": {"role": "assistant"},
         "start_anchor": ["<|turn>model\n", "<tool_response|>"],
@@ -23,7 +23,7 @@ fn gemma() -> Value {
 }
 
 /// Template of Qwen 3.5: tags around arguments, and no field for content.
-fn qwen() -> Value {
+pub(crate) fn qwen() -> Value {
     json!({
         "start_anchor": "<|im_start|>assistant\n",
         "fields": {
@@ -39,7 +39,7 @@ fn qwen() -> Value {
 }
 
 /// Template of gpt-oss: all parts have delimiters, and the closing delimiter of a call ends the answer.
-fn channels() -> Value {
+pub(crate) fn channels() -> Value {
     json!({
         "start_anchor": "<|start|>assistant",
         "fields": {
@@ -55,7 +55,7 @@ fn channels() -> Value {
 }
 
 /// Template of Command models: one list with all calls.
-fn actions() -> Value {
+pub(crate) fn actions() -> Value {
     json!({
         "start_anchor": "<|CHATBOT_TOKEN|>",
         "fields": {
@@ -70,7 +70,7 @@ fn actions() -> Value {
 }
 
 /// Template of SmolLM3: a JSON object with name and arguments.
-fn objects() -> Value {
+pub(crate) fn objects() -> Value {
     json!({
         "start_anchor": "<|im_start|>assistant\n",
         "fields": {
@@ -91,7 +91,7 @@ fn tools() -> Tools {
 }
 
 /// Parts of an answer, as one line.
-fn told(pieces: Vec<Piece>) -> String {
+pub(crate) fn told(pieces: Vec<Piece>) -> String {
     let mut told = String::new();
     let mut last = "";
     for piece in pieces {
@@ -111,13 +111,13 @@ fn told(pieces: Vec<Piece>) -> String {
     told
 }
 
-fn parser(template: &Value, prompt: &str) -> Parser {
+pub(crate) fn parser(template: &Value, prompt: &str) -> Parser {
     let template = Arc::new(ResponseTemplate::read(template).unwrap());
     Parser::of_template(&template, prompt, Some(&tools()))
 }
 
 /// Parses an answer whole, by characters, and in pieces of three lengths. Returns its parts.
-fn parse(template: &Value, prompt: &str, text: &str) -> String {
+pub(crate) fn parse(template: &Value, prompt: &str, text: &str) -> String {
     let split = |length: usize| {
         let mut parser = parser(template, prompt);
         let characters: Vec<char> = text.chars().collect();
@@ -229,7 +229,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_call_is_content_unchanged() {
+fn text_that_is_no_call_is_content_unchanged() {
     let (gemma, qwen, objects) = (gemma(), qwen(), objects());
     for (template, text) in [
         (&objects, "<tool_call>{\"name\": </tool_call>"),
