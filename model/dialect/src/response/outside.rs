@@ -42,6 +42,15 @@ impl Outside {
         }
     }
 
+    /// Makes the text that follows content until a field follows, because it is the rest of a refused call.
+    pub(super) fn resume(&mut self) {
+        if matches!(self, Outside::Markup) {
+            let mut content = FieldText::new(true);
+            content.verbatim("");
+            *self = Outside::Content(content);
+        }
+    }
+
     /// Passes on the text that is held back.
     pub(super) fn pass(&mut self, out: &mut Sink) {
         if let Outside::Held(held) = self {

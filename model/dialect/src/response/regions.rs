@@ -189,6 +189,7 @@ impl Regions {
         self.at = taken;
         if taken < end {
             self.refuse("", out);
+            self.outside.resume();
         }
         taken == end
     }
