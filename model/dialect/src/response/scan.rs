@@ -47,8 +47,7 @@ impl Unparsed<'_> {
             for (watched, search) in watched.iter().zip(&mut searches) {
                 match search.at(self.text, start, self.is_whole) {
                     Found::Nothing => (),
-                    // A delimiter at or after held waits, because the text at held may become an earlier or
-                    // longer delimiter.
+                    // More text may turn the text at `start` into a delimiter, so the search waits here.
                     Found::Held => return (None, start),
                     Found::Match(end) if end == self.from && !self.may_be_empty => (),
                     Found::Match(end) => {
