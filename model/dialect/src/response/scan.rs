@@ -47,7 +47,8 @@ impl Unparsed<'_> {
             for (watched, search) in watched.iter().zip(&mut searches) {
                 match search.at(self.text, start, self.is_whole) {
                     Found::Nothing => (),
-                    // More text may turn the text at `start` into a delimiter, so the search waits here.
+                    // Another delimiter at or after this position waits, because the text here may become an
+                    // earlier or longer delimiter.
                     Found::Held => return (None, start),
                     Found::Match(end) if end == self.from && !self.may_be_empty => (),
                     Found::Match(end) => {
