@@ -14,7 +14,8 @@ const INNER: &[&str] = &["</tool_call>", "[ARGS]", "[CALL_ID]", "<|python_end|>"
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Forms {
     /// Response template of the model, by which answers are parsed; `None` if the model has none that the server can
-    /// follow, or if the settings state a form. The other fields then serve grammars and budgets of reasoning only.
+    /// follow, or if the settings state a form or a chat template. With a response template, the other fields serve
+    /// grammars and budgets of reasoning only.
     pub(crate) template: Option<Arc<ResponseTemplate>>,
     /// Form of tool calls; `None` if the server knows no form of the model, or if the settings turn parsing off.
     pub(crate) tools: Option<ToolDialect>,
@@ -66,9 +67,12 @@ impl Forms {
         };
         let is_auto = settings.tool_parser == ToolParser::Auto
             && settings.reasoning_parser == ReasoningParser::Auto;
-        // A template that lacks a part of the answers that the model shows is not used.
+        // A response template without a field for calls (or reasoning) is not used if the model shows a form of calls
+        // (or reasoning). A response template with a field for calls is not used if the server spells tools out,
+        // because the calls then have the form of the Hermes models.
         let is_whole = |template: &Arc<ResponseTemplate>| {
             (template.has_calls() || tools.is_none())
+                && (!template.has_calls() || signs.tools_template.is_some())
                 && (template.has_reasoning() || reasoning.is_none())
         };
         let template = signs.response.clone().filter(|template| is_auto && is_whole(template));
@@ -176,6 +180,9 @@ mod tests {
             let forms = Forms::of(&Signs { response, tokens, ..signs }, &ModelSettings::default());
             assert!(forms.template.is_none(), "calls or reasoning are missing");
         }
+        let (response, tokens) = (signs.response.clone(), signs.tokens.clone());
+        let spelled_out = Signs { response, tokens, tools_template: None, ..signs };
+        assert!(Forms::of(&spelled_out, &ModelSettings::default()).template.is_none());
         for settings in [
             ModelSettings { tool_parser: ToolParser::None, ..ModelSettings::default() },
             ModelSettings { reasoning_parser: ReasoningParser::None, ..ModelSettings::default() },

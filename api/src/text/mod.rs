@@ -114,13 +114,7 @@ impl Text {
         if let Err(why) = &template {
             tracing::warn!("chat completions are not available: {why}");
         }
-        let response = response_template(files).map_err(|error| error.to_string())?;
-        let response = response.and_then(|response| {
-            let read = ResponseTemplate::read(&response);
-            let unused =
-                |error| tracing::warn!("the model's response template is not used: {error}");
-            read.map_err(unused).ok().map(Arc::new)
-        });
+        let response = if chat_template.is_none() { response(files)? } else { None };
         let end_tokens = tokenizer.special().ends.clone();
         let kind = Kind::Model(Box::new(Model { tokenizer, response }));
         Ok(Text { kind, template: Some(template), end_tokens })
@@ -327,6 +321,17 @@ impl StreamDecoder {
     }
 }
 
+/// Returns the response template of a model, which describes the answers to prompts in the model's own chat template;
+/// `None` if the model has no response template that the server can follow.
+fn response(files: &ModelFiles) -> Result<Option<Arc<ResponseTemplate>>, String> {
+    let response = response_template(files).map_err(|error| error.to_string())?;
+    Ok(response.and_then(|response| {
+        let read = ResponseTemplate::read(&response);
+        let unused = |error| tracing::warn!("the model's response template is not used: {error}");
+        read.map_err(unused).ok().map(Arc::new)
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,14 +359,33 @@ mod tests {
         assert!(error.contains("/no/such/file"), "{error}");
     }
 
-    #[test]
-    fn a_model_with_a_broken_chat_template_completes_texts() {
+    /// Makes a directory with a tokenizer.
+    fn tokenizer() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../tests/reference/tokenizer/hf_byte_level");
         for file in ["tokenizer.json", "tokenizer_config.json"] {
             std::fs::copy(tokenizer.join(file), dir.path().join(file)).unwrap();
         }
+        dir
+    }
+
+    #[test]
+    fn a_response_template_belongs_to_the_chat_template_of_the_model() {
+        let (dir, file) = (tokenizer(), tempfile::NamedTempFile::new().unwrap());
+        let config = r#"{"chat_template": "{{ tools }}", "response_template": {"start_anchor": "a", "fields": {"tool_calls": {"open": "<c>", "content": "json"}, "thinking": {"open": "<t>"}}}}"#;
+        std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+        std::fs::write(file.path(), "{{ tools }}").unwrap();
+        let files = ModelFiles::HfDir(dir.path().to_owned());
+        for (path, is_used) in [(None, true), (Some(file.path()), false)] {
+            let text = Text::of_model(&files, path).unwrap();
+            assert_eq!(text.forms(&ModelSettings::default()).template.is_some(), is_used);
+        }
+    }
+
+    #[test]
+    fn a_model_with_a_broken_chat_template_completes_texts() {
+        let dir = tokenizer();
         std::fs::write(dir.path().join("chat_template.jinja"), "{% if %}").unwrap();
         let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned()), None).unwrap();
         assert!(!text.encode("Hello", true).unwrap().is_empty());
