@@ -176,9 +176,10 @@ settings! {
         /// Most open HTTP connections. One more takes the place of the connection that has been idle longest; if none is
         /// idle, it waits.
         max_connections: u32 = 2048, in 1..=65_536;
-        /// Most open HTTP connections of one client address (of an IPv6 address, its /64 network); 0 for no limit. One more
-        /// takes the place of the address's own longest idle connection; if none is idle, it is closed at once. The limit has an
-        /// effect only below max_connections. The control listener takes at most 48 of one address, also with 0.
+        /// Most open HTTP connections of one client address (of an IPv6 address, its /64 network); 0 for no limit. One
+        /// more takes the place of the address's own longest idle connection; if none is idle, it is closed at once.
+        /// The limit has an effect only below max_connections. The control listener takes at most 48 of one address,
+        /// also with 0.
         max_connections_per_address: u32 = 1536, in 0..=65_536;
         /// Longest wait for the head of an HTTP request, and again for its body, ms.
         request_timeout_ms: u64 = 10_000, in 1_000..=DAY_MS;

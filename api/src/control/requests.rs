@@ -114,8 +114,8 @@ async fn listing(
     }))
 }
 
-/// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a request, with
-/// their timelines.
+/// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a
+/// request, with their timelines.
 pub(crate) async fn show(
     app: Data<App>,
     request: HttpRequest,

@@ -3,8 +3,8 @@
 //!     cargo run -p tiercel-grammar --example requests -- schemas
 //!     cargo run -p tiercel-grammar --example requests -- hostile
 //!
-//! `schemas` prints the name and the schema of each vendored JSON schema that can be compiled. `hostile` prints the name of each
-//! hostile source and the fields of a request that state the source.
+//! `schemas` prints the name and the schema of each vendored JSON schema that can be compiled. `hostile` prints the
+//! name of each hostile source and the fields of a request that state the source.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 #[path = "../tests/common/mod.rs"]

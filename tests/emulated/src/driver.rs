@@ -341,7 +341,8 @@ impl Driver for EmulatedDriver {
 
 impl Drop for EmulatedDriver {
     fn drop(&mut self) {
-        // Runs the rest of the work, as a real driver waits for it. The error is ignored: it was reported before, or no caller is left.
+        // Runs the rest of the work, as a real driver waits for it. The error is ignored: it was reported before, or no
+        // caller is left.
         let _ = self.catch_up(None);
     }
 }

@@ -120,7 +120,8 @@ pub(super) fn rows(
     let ms = |at: Timestamp| at.0 as f64 / 1e3;
     let row = |(view, position): &(&SequenceView, Option<u32>)| {
         let request = requests.get(&view.seq)?;
-        // The timeline of a sequence is dropped when the sequence ends, which may be after the snapshot and before this look-up.
+        // The timeline of a sequence is dropped when the sequence ends, which may be after the snapshot and before this
+        // look-up.
         let timeline = timelines.get(&view.seq)?;
         Some(LiveRow {
             id: request.id.clone(),

@@ -123,8 +123,8 @@ pub(super) fn weight_of_part(name: &str) -> Option<String> {
 }
 
 impl Quantized<'_> {
-    /// Decodes the matrix on all cores to `n` rows of `k` weights: bf16, or f32. The product of a weight and its scale is computed in
-    /// f32, where that of an integer and an f16 scale is exact.
+    /// Decodes the matrix on all cores to `n` rows of `k` weights: bf16, or f32. The product of a weight and its scale
+    /// is computed in f32, where that of an integer and an f16 scale is exact.
     ///
     /// # Errors
     /// [`WeightError::Quantized`] if a weight names a group that does not exist.

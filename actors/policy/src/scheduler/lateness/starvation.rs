@@ -12,10 +12,10 @@
 //! make all requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
-//! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and from
-//! the rate at which requests leave it (Little's law). The time in which a tenant's queue drains follows from the
-//! tenant's fair part of the late requests by the weights of the tenants (see [`fair_part`]). So a tenant with few requests does not wait until the
-//! backlog of a tenant with many is served.
+//! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and
+//! from the rate at which requests leave it (Little's law). The time in which a tenant's queue drains follows from the
+//! tenant's fair part of the late requests by the weights of the tenants (see [`fair_part`]). So a tenant with few
+//! requests does not wait until the backlog of a tenant with many is served.
 //!
 //! A late request whose client came back at its retry time starves at once: the server told the client to come then. At
 //! most [`STARVING_MAX`] requests of a tier starve at a time, the oldest of those that may.
@@ -37,8 +37,9 @@ const ALONE_US: u64 = 10_000_000;
 /// arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
 /// Longest time, us, in which the queue of a tenant may drain for its late requests to starve, if no higher tier has
-/// requests. Also the wait after which a late request starves beside a higher tier: half of the default patience. Background requests do not starve while higher tiers have requests, which leave so little time
-/// that all of background would be late.
+/// requests. Also the wait after which a late request starves beside a higher tier: half of the default patience.
+/// Background requests do not starve while higher tiers have requests, which leave so little time that all of
+/// background would be late.
 const ANY_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts of
 /// them in proportion to their weights, and at least one each.

@@ -27,8 +27,8 @@ pub(crate) struct FairTag {
     pub(crate) charged_us: f64,
 }
 
-/// Fair queue, which serves tenants by their weights: holds its virtual time, and a record of the service (tokens or device time)
-/// that each tenant was charged.
+/// Fair queue, which serves tenants by their weights: holds its virtual time, and a record of the service (tokens or
+/// device time) that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
     /// Virtual time of the fair queue: the greatest start tag of all requests that have started.

@@ -33,9 +33,9 @@ impl Queue {
         self.place_again(sequence, basis);
     }
 
-    /// Gives a preempted sequence, or one whose tier or priority changed, a new priority key. If the sequence has no first token
-    /// and is not in the fair queue of its tier's tenants (because its tier changed, or it aged), moves it there
-    /// before.
+    /// Gives a preempted sequence, or one whose tier or priority changed, a new priority key. If the sequence has no
+    /// first token and is not in the fair queue of its tier's tenants (because its tier changed, or it aged), moves it
+    /// there before.
     pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
         let tier = sequence.tier;
         self.tenants.enter(sequence, tier, &basis.cost);
