@@ -6,8 +6,8 @@ use crate::telemetry;
 use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
 
-/// Actor that hands batches of block copies to the copy engine, which puts them in order. The block store limits the
-/// blocks in transit, which also bounds the batches at the copy engine.
+/// Actor that hands batches of block copies to the copy engine. The copy engine puts the batches in order. The block
+/// store limits the blocks in transit, and with them the number of batches at the copy engine.
 pub struct SwapManager {
     copier: Box<dyn CopyEngine>,
     ended: Recipient<CopyEnded>,

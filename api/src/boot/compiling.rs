@@ -130,8 +130,13 @@ impl Compiling {
 /// priority belongs to the whole process, and the function does nothing.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(%error, "cannot lower the priority of a thread that compiles a grammar");
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+        let lowered = getpriority_process(None)
+            .and_then(|present| setpriority_process(None, NICE.max(present)));
+        if let Err(error) = lowered {
+            tracing::debug!(%error, "cannot lower the priority of a thread that compiles a grammar");
+        }
     }
 }
 

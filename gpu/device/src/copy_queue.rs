@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 /// waits for the host.
 pub const COPIES_IN_FLIGHT: usize = 2;
 
-/// Most batches of one direction that wait for their turn. The engine limits the blocks in transit (256 MiB by default),
-/// which are far fewer batches.
+/// Most batches of one direction that wait for their turn. The engine limits the blocks in transit (256 MiB by
+/// default), so that far fewer batches wait.
 pub(crate) const WAITING_MAX: usize = 1 << 14;
 
 /// Batches of copies in one direction: the batches that wait for their turn, and the number of batches in flight. `J` is a

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 
 /// Copy side of a device for a thread of its own: begins batches of copies, and reports which batches have ended. In each
 /// direction, batches run in the order in which they began, at most [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT) at once;
-/// the directions are independent of each other. A device whose copies block the thread copies in [`QueuedCopier::begin`].
+/// the directions are independent of each other. If a copy on the device blocks the thread,
+/// [`QueuedCopier::begin`] does the whole copy.
 pub trait QueuedCopier: Send + 'static {
     /// Begins a batch of copies. If the batch could not begin and the device is not lost, none of its copies touches a
     /// block any more.
@@ -119,8 +120,8 @@ impl<C: QueuedCopier> Copies<C> {
         }
     }
 
-    /// Begins the batches that may begin, the directions in turn, and reports the batches that have ended, until neither
-    /// is left.
+    /// Begins the batches that may begin, the directions in turn, and reports the batches that have ended, until no
+    /// batch may begin and no batch has ended.
     fn begin_waiting(&mut self) {
         loop {
             let mut goes_on = false;
@@ -132,7 +133,7 @@ impl<C: QueuedCopier> Copies<C> {
                     self.begin(job);
                     goes_on = true;
                 }
-                // A device whose copies block the thread has copied the batch in `begin`.
+                // If a copy on the device blocks the thread, the batch has ended when `begin` returns.
                 goes_on |= self.end_ended();
             }
             if !goes_on {

@@ -37,7 +37,7 @@ impl DeviceError for CopyError {
     }
 }
 
-/// One side of a device, and the reason for which the device is lost, if it is.
+/// Step side or copy side of a device. After a loss of the device, the reason of the loss is in `lost`.
 pub(crate) struct Guarded<D> {
     side: D,
     lost: Option<String>,
@@ -49,7 +49,7 @@ impl<D> Guarded<D> {
     }
 
     /// Calls the device's code, unless the device is lost. If the call panics or reports the loss of the device, all
-    /// later calls fail with that loss: after a panic, the device may still use blocks that must not be used.
+    /// later calls fail with that loss: after a panic, the device may still write to blocks.
     pub(crate) fn call<T, E: DeviceError>(
         &mut self,
         code: impl FnOnce(&mut D) -> Result<T, E>,

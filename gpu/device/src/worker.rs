@@ -72,7 +72,7 @@ impl StepThread {
 /// the oldest step ends.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// A step that the thread began and has not reported the end of.
+/// A step that the thread has begun and whose end is not reported yet.
 struct Begun {
     id: StepId,
     done: Box<dyn FnOnce(StepDone) + Send>,

@@ -11,7 +11,12 @@ use std::ops::RangeInclusive;
 
 /// Supported methods, to be listed in error messages.
 pub(super) const METHODS: &str = "fp8 (fmt e4m3), compressed-tensors (format float-quantized, and \
-     pack-quantized with 4 or 8 bits), awq (version gemm, 4 bits with zero points) and gptq (4 or 8 bits, checkpoint_format gptq or gptq_v2)";
+     pack-quantized with 4 or 8 bits), awq (version gemm, 4 bits with zero points) and gptq (4 or 8 bits, \
+     checkpoint_format gptq or gptq_v2)";
+
+/// Formats of compressed-tensors that are read. A checkpoint that is `naive-quantized` with floats has the tensors of
+/// `float-quantized`.
+const FORMATS: &[&str] = &["float-quantized", "naive-quantized", "pack-quantized"];
 
 /// Most characters of a value from the file that an error message shows: a hostile file must not flood the log.
 const SHOWN: usize = 64;
@@ -54,6 +59,9 @@ pub(crate) struct GptqFormat {
     pub(crate) act_order: bool,
     /// Whether zero points are stored less 1 (`checkpoint_format` gptq; not gptq_v2).
     pub(crate) zeros_less_one: bool,
+    /// Whether the zero points are in the middle of the integers (`sym`), whatever zero points are stored: some programs
+    /// store them less 1, others as they are, under the same `checkpoint_format`.
+    pub(crate) symmetric: bool,
 }
 
 /// Settings of a checkpoint of compressed-tensors with packed integers.
@@ -178,8 +186,8 @@ impl<'a> Stated<'a> {
     fn fp8(&self) -> Result<Quantization, ConfigError> {
         self.one_of("fmt", &["e4m3"])?;
         let field = "weight_block_size";
-        // A checkpoint with a scale for each matrix states `null`, or is of AutoFP8, which states nothing: a single scale
-        // is found by its shape.
+        // A checkpoint with a scale for each matrix states `null`. A checkpoint of AutoFP8 states nothing: its single
+        // scale is found by the shape of the scale.
         let block = match self.fields.0.contains_key(field) {
             true => self.block(field)?,
             false => Some(DEFAULT_BLOCK),
@@ -188,7 +196,7 @@ impl<'a> Stated<'a> {
     }
 
     fn compressed_tensors(&self) -> Result<Quantization, ConfigError> {
-        let Some(format) = self.one_of("format", &["float-quantized", "pack-quantized"])? else {
+        let Some(format) = self.one_of("format", FORMATS)? else {
             return Err(self.refused("format", "absent"));
         };
         if let Some(sparsity) = self.inner("sparsity_config")? {
@@ -282,6 +290,7 @@ impl<'a> Stated<'a> {
             group: self.group(&["group_size"])?,
             act_order: self.fields.flag("desc_act")?.unwrap_or(false),
             zeros_less_one,
+            symmetric: self.fields.flag("sym")?.unwrap_or(false),
         }))
     }
 }

@@ -99,9 +99,13 @@ fn gptq_with_its_two_conventions_of_zero_points() {
         }
     };
     let plain = with("sym", json!(true));
-    let expected = GptqFormat { bits: 4, group: Some(64), act_order: true, zeros_less_one: true };
+    let (group, act_order, zeros_less_one, symmetric) = (Some(64), true, true, true);
+    let expected = GptqFormat { bits: 4, group, act_order, zeros_less_one, symmetric };
     assert_eq!(plain, expected);
-    assert_eq!(with("checkpoint_format", json!("gptq")), expected);
+    assert_eq!(
+        with("checkpoint_format", json!("gptq")),
+        GptqFormat { symmetric: false, ..expected }
+    );
     assert!(!with("checkpoint_format", json!("gptq_v2")).zeros_less_one);
     assert!(!with("format", json!("gptq_v2")).zeros_less_one);
     assert_eq!(with("bits", json!(8)).bits, 8);

@@ -136,8 +136,8 @@ impl<O: Ops> Packer<'_, O> {
         })
     }
 
-    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other. Quantized tensors
-    /// are decoded before, so that those of one matrix are in memory as floats at once.
+    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other. All quantized
+    /// tensors of the matrix are decoded before, so they are in memory as floats at the same time.
     fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
         let mut tensors = Vec::with_capacity(roles.len());
         for &role in roles {

@@ -21,8 +21,8 @@ pub(crate) enum Content<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Returns the encoding of [`Stored::bytes`]. A quantized matrix is decoded to bf16; it is decoded to f32 if the
-    /// weights shall be held in f32, or in 8 bits, which would round them a second time.
+    /// Returns the encoding of [`Stored::bytes`]. A quantized matrix is decoded to bf16 for the formats `Auto` and
+    /// `Bf16`, and to f32 for all others: bf16 would round weights that are then rounded to 8 bits.
     pub(crate) fn source(&self, format: WeightFormat) -> SourceType {
         match (&self.content, format) {
             (Content::Encoded(source, _), _) => *source,

@@ -182,7 +182,13 @@ impl Search<'_> {
         if is_full {
             return result(found);
         }
-        match automaton.next_eoi_state(cache, state) {
+        // With a full cache, the automaton may clear the cache here, and `state` is then not valid any more.
+        let clears = cache.clear_count();
+        let last = automaton.next_eoi_state(cache, state);
+        if cache.clear_count() != clears {
+            return self.without_automaton(text, start, end, is_whole);
+        }
+        match last {
             Ok(last) if last.is_match() && (is_whole || !self.delimiter.grows) => Found::Match(end),
             Ok(_) if is_whole || state.is_match() && is_last(automaton, cache, state) => {
                 result(found)

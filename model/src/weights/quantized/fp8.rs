@@ -1,6 +1,6 @@
-//! FP8 weights: a matrix of 8-bit floats (E4M3) that are multiplied by scales. DeepSeek and Qwen3 publish one scale for a
-//! block of 128 rows and columns (`weight_scale_inv`); compressed-tensors publishes one for the matrix, for each row or for
-//! each block (`weight_scale`). Both names stand for the factor that a stored weight is multiplied by.
+//! FP8 weights: a matrix of 8-bit floats (E4M3) that are multiplied by scales. DeepSeek and Qwen3 publish a scale for
+//! each block of 128 rows and columns (`weight_scale_inv`). compressed-tensors publishes a scale for the matrix, for
+//! each row or for each block (`weight_scale`). Both names stand for the factor by which a stored weight is multiplied.
 
 use super::parts::{Floats, Parts};
 use crate::weights::WeightError;
@@ -94,8 +94,8 @@ static E4M3: [f32; 256] = {
     table
 };
 
-/// Returns the value of an 8-bit float: a sign, four bits of exponent with bias 7, three bits of fraction. All ones but the
-/// sign are NaN; the exponent 0 stands for multiples of 2^-9.
+/// Returns the value of an 8-bit float: a sign, four bits of exponent with bias 7, three bits of fraction. If all bits
+/// of exponent and fraction are 1, the value is NaN. With the exponent 0, the value is the fraction times 2^-9.
 const fn e4m3(bits: u32) -> f32 {
     let (sign, exponent, fraction) = (bits >> 7 << 31, bits >> 3 & 15, bits & 7);
     if exponent == 15 && fraction == 7 {

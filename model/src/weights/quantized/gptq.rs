@@ -56,7 +56,11 @@ impl<'a> Gptq<'a> {
                 true => add_one_to_each(zeros, bits),
                 false => zeros,
             };
-            (self.scales.at(group * self.n + row), field(zeros, bits, row % per_word))
+            let zero = match self.format.symmetric {
+                true => 1 << (bits - 1),
+                false => field(zeros, bits, row % per_word),
+            };
+            (self.scales.at(group * self.n + row), zero)
         });
         for (row, out) in out.chunks_exact_mut(k).enumerate() {
             let words = out.chunks_exact_mut(per_word).zip(groups.chunks_exact(per_word));

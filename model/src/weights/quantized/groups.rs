@@ -1,4 +1,5 @@
-//! Groups of inputs of an integer format: the group of each input, and a scale and a zero point for each output and group.
+//! Groups of inputs of an integer format: the group of each input, and a scale and a zero point for each output and
+//! group.
 
 use super::parts::Words;
 use crate::weights::WeightError;
@@ -11,7 +12,7 @@ pub(super) struct Groups<'a> {
     pub(super) size: usize,
     /// Group of each input, and the name of the tensor that states it; `None`: the inputs are in order.
     pub(super) stored: Option<(Words<'a>, String)>,
-    /// Number that says nothing if it is stored for all inputs: the inputs are in order then.
+    /// Number that stands for "no group". If all inputs have this number in `stored`, the inputs are in order.
     pub(super) empty: Option<u32>,
 }
 
@@ -72,8 +73,8 @@ pub(super) fn field(word: u32, bits: usize, at: usize) -> u32 {
     word >> (bits * at) & ((1 << bits) - 1)
 }
 
-/// Returns packed zero points that are stored less 1, with 1 added to each. The word is added to as a whole, because it is
-/// subtracted from as a whole when it is written: a zero point of 0 borrows from its neighbour, and gives back here
+/// Returns packed zero points that are stored less 1, with 1 added to each. GPTQModel subtracts from the whole word, so
+/// a zero point of 0 borrows from its neighbour. This function adds to the whole word, which undoes the borrow
 /// (`convert_gptq_v1_to_v2_format_module` of GPTQModel).
 pub(super) fn add_one_to_each(zeros: u32, bits: usize) -> u32 {
     zeros.wrapping_add(u32::MAX / ((1 << bits) - 1))

@@ -40,8 +40,8 @@ use std::sync::Mutex;
 const TILE_ROWS: usize = 8;
 /// Weights for which it pays to start one more thread.
 const WEIGHTS_A_THREAD: usize = 1 << 17;
-/// Names of the tensors that a quantized matrix can have in place of `weight`. The last four are for activations and KV,
-/// which Tiercel does not quantize by them.
+/// Names of the tensors that a quantized matrix can have in place of `weight`, or beside it. The last four are scales and
+/// zero points of activations and KV, which Tiercel does not read.
 const PARTS: [&str; 14] = [
     "qweight",
     "qzeros",
@@ -98,7 +98,7 @@ pub(super) fn find<'a>(
             let (fp8, [n, k]) = Fp8::find(&parts, &weight, *block)?;
             Quantized { n, k, method: Method::Fp8(fp8) }
         }
-        // A checkpoint with both has a plain matrix: no loader writes both.
+        // A module with a plain weight counts as not quantized, whatever other parts the module has.
         _ if plain.is_some() => return Ok(None),
         Quantization::Awq { group } => {
             let Some((awq, [n, k])) = Awq::find(&parts, *group)? else { return Ok(None) };
@@ -123,8 +123,8 @@ pub(super) fn weight_of_part(name: &str) -> Option<String> {
 }
 
 impl Quantized<'_> {
-    /// Decodes the matrix on all cores to `n` rows of `k` weights: bf16, or f32. The product of a weight and its scale
-    /// is computed in f32, where that of an integer and an f16 scale is exact.
+    /// Decodes the matrix on all cores to `n` rows of `k` weights, in bf16 or f32. A weight is multiplied by its scale in
+    /// f32; the product of an integer and an f16 scale is exact.
     ///
     /// # Errors
     /// [`WeightError::Quantized`] if a weight names a group that does not exist.

@@ -32,6 +32,16 @@ fn gptq_by_hand_with_both_conventions_of_zero_points() {
 }
 
 #[test]
+fn zero_points_of_symmetric_gptq_are_in_the_middle_however_they_are_stored() {
+    let with = |zeros: u32| gptq_tensors().words("qzeros", &[2, 1], &[zeros, zeros]);
+    let middle = with(0x7777_7777).rows(Quantization::Gptq(gptq(4)));
+    let symmetric = Quantization::Gptq(GptqFormat { symmetric: true, ..gptq(4) });
+    for zeros in [0x7777_7777, 0x8888_8888] {
+        assert_eq!(with(zeros).rows(symmetric), middle);
+    }
+}
+
+#[test]
 fn a_zero_point_of_0_that_is_stored_less_1_borrows_from_its_neighbour() {
     // Zero points 0, 5, 0, ...: 0x...050 - 0x...111.
     let zeros = 0x50_u32.wrapping_sub(0x1111_1111);

@@ -17,7 +17,7 @@ const AWQ: Quantization = Quantization::Awq { group: Some(2) };
 
 /// Returns a GPTQ format with groups of four inputs in order.
 fn gptq(bits: usize) -> GptqFormat {
-    GptqFormat { bits, group: Some(4), act_order: false, zeros_less_one: true }
+    GptqFormat { bits, group: Some(4), act_order: false, zeros_less_one: true, symmetric: false }
 }
 
 /// Tensors of a checkpoint: part of the module `layer`, type, shape and bytes.
