@@ -127,8 +127,10 @@ pub(crate) mod device {
 
     pub(crate) fn name(device: CUdevice) -> Outcome<String> {
         let mut name = [0_u8; 128];
-        // SAFETY: the driver writes at most as many bytes as it is told that the buffer has, the last of them a zero.
-        unsafe { raw::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device) }?;
+        // NVIDIA does not say whether the length counts the zero at the end.
+        let most = name.len() as c_int - 1;
+        // SAFETY: the driver writes at most `most` bytes and a zero, which the buffer has room for.
+        unsafe { raw::cuDeviceGetName(name.as_mut_ptr().cast(), most, device) }?;
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(&name[..len]).into_owned())
     }
