@@ -67,8 +67,8 @@ impl Forms {
         };
         let is_auto = settings.tool_parser == ToolParser::Auto
             && settings.reasoning_parser == ReasoningParser::Auto;
-        // A response template without a field for calls (or reasoning) is not used if the model shows a form of calls
-        // (or reasoning). A response template with a field for calls is not used if the server spells tools out,
+        // If the chat template shows a form of calls or reasoning, a response template without a field for calls or
+        // reasoning, respectively, is not used. A response template with a field for calls is not used if the server spells tools out,
         // because the calls then have the form of the Hermes models.
         let is_whole = |template: &Arc<ResponseTemplate>| {
             (template.has_calls() || tools.is_none())

@@ -63,8 +63,8 @@ impl CopyBatch {
 pub struct CopyDone {
     /// Number of the batch of copies whose outcome this answer reports.
     pub id: CopyId,
-    /// Time that the batch of copies kept the link busy, us, without the time in which it waited for its turn. 0 for
-    /// a batch that failed before it kept the link busy.
+    /// Time that the batch of copies occupied the link, us, without the batch's time in the queue. 0 if the batch
+    /// failed before its first copy.
     pub duration_us: u64,
     /// Outcome of the batch of copies: all blocks are copied, or the error for which the batch failed.
     pub result: Result<(), CopyError>,

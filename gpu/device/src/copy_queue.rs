@@ -15,8 +15,8 @@ pub(crate) const WAITING_MAX: usize = 1 << 14;
 /// batch with its callback.
 ///
 /// Batches that sequences wait for start first, in order, while fewer than [`COPIES_IN_FLIGHT`] are in flight. A batch
-/// ahead of need starts only if no needed batch waits and no batch is in flight. So a batch that a sequence waits for
-/// is behind one batch ahead of need at most.
+/// ahead of need starts only if no needed batch waits and no batch is in flight. So at most one batch ahead of need delays a
+/// needed batch.
 #[derive(Debug)]
 pub(crate) struct CopyQueue<J> {
     needed: VecDeque<J>,

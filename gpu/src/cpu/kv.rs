@@ -151,9 +151,9 @@ impl KvMemory {
     }
 }
 
-/// Copier of whole KV blocks between the device pool and the host pool. It runs on a copy thread, and copies a batch
-/// when the batch begins. The fence of a batch needs nothing here: the engine submits a batch when the steps that its
-/// fence names have ended.
+/// Copier of whole KV blocks between the device pool and the host pool. The copier runs on a copy thread, and copies a
+/// batch when the batch begins. The copier ignores fences, because the engine submits a batch only after the steps of
+/// the batch's fence have ended.
 pub struct CpuCopier {
     memory: Arc<KvMemory>,
     clock: Clock,

@@ -21,7 +21,7 @@ pub(super) struct Steps {
     /// tokens.
     rows: Vec<usize>,
     under_way: VecDeque<UnderWay>,
-    /// Time on the device of the step that was finished last, us.
+    /// Device time of the latest finished step, us.
     last_us: Option<u64>,
 }
 

@@ -7,7 +7,7 @@ use tiercel_gpu::{SourceType, WeightFormat};
 
 /// A tensor as a checkpoint stores it: shape and content.
 pub(crate) struct Stored<'a> {
-    /// Dimensions of the tensor, outermost first; of a quantized matrix those of the matrix that it stands for.
+    /// Dimensions of the tensor, outermost first; of a quantized matrix, the dimensions of the decoded matrix.
     pub(crate) shape: Vec<usize>,
     pub(crate) content: Content<'a>,
 }

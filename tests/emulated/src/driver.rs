@@ -341,7 +341,7 @@ impl Driver for EmulatedDriver {
 
 impl Drop for EmulatedDriver {
     fn drop(&mut self) {
-        // Runs the rest of the work, as a real driver waits for it. The error is ignored: it was reported before, or no
+        // Run the rest of the work, because a real driver also waits for pending work. The error is ignored: it was reported before, or no
         // caller is left.
         let _ = self.catch_up(None);
     }

@@ -22,7 +22,7 @@ pub(crate) struct State {
     pub(crate) steps: [Mark; SLOTS],
 }
 
-/// A step on the compute stream. The times are of the compute stream.
+/// Step on the compute stream, with its begin and its end in emulated time of the compute stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mark {
     pub(crate) step: StepId,

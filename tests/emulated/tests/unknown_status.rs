@@ -44,7 +44,7 @@ fn a_function_that_the_driver_does_not_have_is_told_by_its_name() {
 }
 
 #[test]
-#[ignore = "no check of its own: the other tests of this file start this one as a child process with a made-up driver"]
+#[ignore = "needs a substitute driver library: the other tests of this file run this test in a child process with one"]
 fn in_a_process_with_a_made_up_driver() {
     println!("{}", Context::open(0).err().unwrap());
 }

@@ -73,7 +73,7 @@ impl StepEvents {
         !state.is_err_and(|error| error.is(CUresult::CUDA_ERROR_NOT_READY))
     }
 
-    /// Waits for the end of the step that was submitted with the result slot.
+    /// Waits until the latest step that uses the result slot has ended on the GPU.
     pub(super) fn wait(&self, slot: usize) -> Result<(), CudaError> {
         // SAFETY: the CUDA event belongs to `self`, so it exists during the call.
         unsafe { event::synchronize(self.ended[slot]) }.map_err(lost)

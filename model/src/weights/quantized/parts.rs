@@ -5,7 +5,7 @@ use crate::weights::hf_dir::{FileTensor, HfDir};
 use half::{bf16, f16};
 use safetensors::tensor::Dtype;
 
-/// The tensors of one module of a checkpoint, for example `model.layers.0.mlp.up_proj`.
+/// Parts (tensors) of one module of a checkpoint; an example of a module is `model.layers.0.mlp.up_proj`.
 pub(super) struct Parts<'a, 'n> {
     pub(super) dir: &'a HfDir,
     pub(super) module: &'n str,

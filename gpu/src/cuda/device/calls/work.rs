@@ -166,7 +166,7 @@ pub(crate) mod event {
 }
 
 /// Calls `cuEventElapsedTime`. cudarc for CUDA 13 declares only the form of CUDA 12.8 and later, `cuEventElapsedTime_v2`;
-/// this is the form that every supported driver has, with the same arguments.
+/// this binding calls the older form, which every supported driver has, with the same arguments.
 ///
 /// # Safety
 /// The contract of the driver's function.

@@ -1,4 +1,4 @@
-//! Tests of quantized matrices: by hand, against what the quantizing projects compute, and damaged ones.
+//! Tests of quantized matrices: values by hand, values of the quantizing projects, and damaged files.
 
 mod by_hand;
 mod damaged;
