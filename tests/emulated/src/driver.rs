@@ -341,8 +341,8 @@ impl Driver for EmulatedDriver {
 
 impl Drop for EmulatedDriver {
     fn drop(&mut self) {
-        // Run the rest of the work, because a real driver also waits for pending work. The error is ignored: it was reported before, or no
-        // caller is left.
+        // Run the rest of the work, because a real driver also waits for pending work. An error is ignored: the error
+        // was reported before, or no caller is left.
         let _ = self.catch_up(None);
     }
 }
