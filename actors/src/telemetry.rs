@@ -19,7 +19,7 @@ use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::{GroupReport, Observation, Retargeted, Targets, Unreachable};
 
 /// Names and descriptions of the engine's counter metrics.
-const COUNTERS: [(&str, &str); 10] = [
+const COUNTERS: [(&str, &str); 11] = [
     ("tiercel_requests_total", "Requests that ended or were refused, by tier and outcome"),
     ("tiercel_generated_tokens_total", "Output tokens sent to clients, by tier"),
     ("tiercel_prompt_tokens_total", "Prompt tokens of requests that ended, by tier"),
@@ -36,6 +36,10 @@ const COUNTERS: [(&str, &str); 10] = [
     ("tiercel_prefix_hit_tokens_total", "Prompt tokens whose KV was found in the prefix cache"),
     ("tiercel_steps_total", "Steps of the model that completed"),
     ("tiercel_failed_steps_total", "Steps of the model that failed"),
+    (
+        "tiercel_postponed_draws_total",
+        "Draws postponed to a later step, because the mask of their grammar was late",
+    ),
 ];
 /// Names and descriptions of the engine's gauge metrics.
 const GAUGES: [(&str, &str); 15] = [
@@ -277,6 +281,7 @@ pub(crate) fn gauges(census: &Census, counters: &Counters) {
     counter!("tiercel_prefix_hit_tokens_total").absolute(counters.prefix_hit_tokens);
     counter!("tiercel_steps_total").absolute(counters.steps);
     counter!("tiercel_failed_steps_total").absolute(counters.failed_steps);
+    counter!("tiercel_postponed_draws_total").absolute(counters.postponed_draws);
 }
 
 /// Sets the metrics of the latency targets in effect.

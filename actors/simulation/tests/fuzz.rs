@@ -31,6 +31,7 @@ fn everything_holds_in_the_first_slice_and_all_that_is_to_be_shaken_is() {
         ("recomputes", sum(counters.recomputes)),
         ("drops", sum(counters.drops)),
         ("failed steps", counters.failed_steps),
+        ("postponed draws", counters.postponed_draws),
         ("recomputed tokens", counters.recomputed_tokens),
         ("prefix hits", counters.prefix_hit_tokens),
     ] {

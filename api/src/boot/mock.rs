@@ -7,7 +7,9 @@ use crate::text::Text;
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_config::{KvSettings, ServerSettings};
-use tiercel_device::{Clock, MockDevice, MockFaults, MockOptions, MockProfile, SamplingParams};
+use tiercel_device::{
+    Clock, MASK_WAIT_US, MockDevice, MockFaults, MockOptions, MockProfile, SamplingParams,
+};
 
 /// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Memory sizes in
 /// the settings replace those of the profile, and `max_model_len` can only shorten the profile's context; a setting of
@@ -35,6 +37,7 @@ pub(crate) fn open(
     let mut hasher = blake3::Hasher::new();
     hasher.update(format!("{profile:?}").as_bytes());
     let mut options = MockOptions::new(profile, clock.clone());
+    options.mask_wait_us = Some(MASK_WAIT_US);
     let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);
     let (device_blocks, host_blocks) =
         (blocks(settings.kv.cache_mib), settings.kv.host_mib.map(blocks));

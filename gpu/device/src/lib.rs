@@ -31,7 +31,7 @@ pub use copy_queue::COPIES_IN_FLIGHT;
 pub use copy_thread::{CopyThread, QueuedCopier};
 pub use host_growth::HostGrowth;
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
-pub use masks::{ConstrainedOutput, MaskThreads};
+pub use masks::{ConstrainedOutput, MASK_WAIT_US, MaskThreads, MaskWait};
 pub use mock::{
     Fingerprints, HostCosts, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog,
     MockFaults, MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError,
@@ -39,7 +39,7 @@ pub use mock::{
 };
 pub use sampling::SamplingParams;
 pub use step::{
-    DeviceInfo, DeviceProfile, Sampled, SeqFault, SeqSlice, SeqStart, SliceInput, StepBatch,
+    DeviceInfo, DeviceProfile, NotSampled, Sampled, SeqSlice, SeqStart, SliceInput, StepBatch,
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
 pub use step_record::StepRecord;

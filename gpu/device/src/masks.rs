@@ -2,12 +2,20 @@
 //!
 //! When an output token of a sequence has been chosen, a mask thread advances the sequence's [`ConstraintState`] and
 //! computes the mask of the next token. At the same time, the engine plans and the device computes the next step. The
-//! sampler waits for a mask only if the mask is not ready when the sampler needs it.
+//! sampler waits for a mask only if the mask is not ready when the sampler needs it, and only for a short time
+//! ([`MaskWait`]): a sequence whose mask comes later is left out of the draws of the step.
 
-use crate::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crate::{
+    Clock, Constraint, ConstraintState, NoToken, NotSampled, Timestamp, TokenId, TokenMask,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Longest time that a step of a server waits for masks, us. Masks take microseconds; grammars that were made to take
+/// long must not lengthen the steps of other sequences.
+pub const MASK_WAIT_US: u64 = 1_000;
 
 /// Maximum number of jobs that wait for a mask thread. When the queue is full, the submitting thread computes the mask.
 const QUEUE: usize = 1024;
@@ -118,6 +126,41 @@ enum Next {
     Ready(Turn),
 }
 
+/// Time that one step may wait for masks, all its sequences together.
+#[derive(Debug, Clone)]
+pub struct MaskWait {
+    /// Clock of real time and the moment at which the wait ends; `None` for a wait without end.
+    end: Option<(Clock, Timestamp)>,
+}
+
+impl MaskWait {
+    /// Returns a wait of a step that ends `wait_us` microseconds from now, by a clock of real time; with `None` the wait
+    /// has no end.
+    pub fn from_now(clock: &Clock, wait_us: Option<u64>) -> MaskWait {
+        MaskWait { end: wait_us.map(|us| (clock.clone(), clock.now() + us)) }
+    }
+
+    /// Returns a wait without end.
+    pub const fn endless() -> MaskWait {
+        MaskWait { end: None }
+    }
+
+    /// Waits for the answer to a job; returns `None` if the wait ends first.
+    fn receive(&self, answer: &Receiver<Turn>) -> Option<Turn> {
+        let received = match &self.end {
+            None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((clock, end)) => {
+                answer.recv_timeout(Duration::from_micros(end.since_us(clock.now())))
+            }
+        };
+        match received {
+            Ok(turn) => Some(turn),
+            Err(RecvTimeoutError::Disconnected) => Some(Turn::stuck("its thread ended")),
+            Err(RecvTimeoutError::Timeout) => None,
+        }
+    }
+}
+
 impl std::fmt::Debug for ConstrainedOutput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ConstrainedOutput").field("tokens", &self.tokens.len()).finish()
@@ -131,45 +174,46 @@ impl ConstrainedOutput {
         ConstrainedOutput { constraint, threads: threads.clone(), tokens: Vec::new(), next }
     }
 
-    /// Returns the mask of output token number `index` (from 0), and waits for the mask if it is not ready. A repeated
-    /// step asks for the mask of an output token that was chosen before; this token and all later tokens are then
-    /// discarded.
+    /// Returns the mask of output token number `index` (from 0). A repeated step asks for the mask of an output token
+    /// that was chosen before; this token and all later tokens are then discarded.
     ///
     /// # Errors
-    /// [`NoToken`] if the constraint leaves no token for this position.
-    pub fn mask(&mut self, index: u32) -> Result<&TokenMask, NoToken> {
+    /// [`NotSampled::MaskLate`] if the mask is not ready before `wait` ends: the draw can be tried again.
+    /// [`NotSampled::NoToken`] if the constraint leaves no token for this position.
+    pub fn mask(&mut self, index: u32, wait: &MaskWait) -> Result<&TokenMask, NotSampled> {
         let index = index as usize;
         if index > self.tokens.len() {
-            return Err(NoToken::Stuck("an output token was skipped".to_owned()));
+            return Err(NoToken::Stuck("an output token was skipped".to_owned()).into());
         }
         if index < self.tokens.len() {
             self.tokens.truncate(index);
             let from = From::Start(self.constraint.clone());
             self.next = compute(&self.threads, from, self.tokens.clone());
         }
-        match &self.turn().mask {
-            Ok(mask) => Ok(mask),
-            Err(reason) => Err(reason.clone()),
+        match self.turn(wait).map(|turn| &turn.mask) {
+            Some(Ok(mask)) => Ok(mask),
+            Some(Err(reason)) => Err(reason.clone().into()),
+            None => Err(NotSampled::MaskLate),
         }
     }
 
     /// Appends the chosen token to the output; a mask thread computes the mask of the following token.
     pub fn push(&mut self, token: TokenId) {
         self.tokens.push(token);
-        if let Some(state) = self.turn().state.take() {
+        // The turn is ready, because the token was chosen with its mask.
+        if let Some(state) = self.turn(&MaskWait::endless()).and_then(|turn| turn.state.take()) {
             self.next = compute(&self.threads, From::State(state), vec![token]);
         }
     }
 
-    /// Returns the turn of the next output token, and waits for the turn if it is not ready.
-    fn turn(&mut self) -> &mut Turn {
+    /// Returns the turn of the next output token; `None` if the turn is not ready before `wait` ends.
+    fn turn(&mut self, wait: &MaskWait) -> Option<&mut Turn> {
         if let Next::Computing(answer) = &self.next {
-            let turn = answer.recv().unwrap_or_else(|_| Turn::stuck("its thread ended"));
-            self.next = Next::Ready(turn);
+            self.next = Next::Ready(wait.receive(answer)?);
         }
         match &mut self.next {
-            Next::Ready(turn) => turn,
-            Next::Computing(_) => unreachable!("the turn has just been received"),
+            Next::Ready(turn) => Some(turn),
+            Next::Computing(_) => None,
         }
     }
 }
@@ -224,12 +268,46 @@ mod tests {
         }
     }
 
+    /// Constraint for tests: counts up from 0, and computes each mask only when `gate` receives a message.
+    #[derive(Debug)]
+    struct Gated {
+        gate: Receiver<()>,
+    }
+
+    struct GatedState {
+        counting: CountingState,
+        gate: Receiver<()>,
+    }
+
+    impl Constraint for Gated {
+        fn start(&self) -> Box<dyn ConstraintState> {
+            let counting = CountingState { next: 0, last: 9, panics_at: u32::MAX };
+            Box::new(GatedState { counting, gate: self.gate.clone() })
+        }
+    }
+
+    impl ConstraintState for GatedState {
+        fn mask(&mut self) -> Result<TokenMask, NoToken> {
+            // The other end is gone when the test has ended.
+            let _ = self.gate.recv();
+            self.counting.mask()
+        }
+
+        fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
+            self.counting.advance(token)
+        }
+    }
+
     fn output(last: u32, panics_at: u32) -> ConstrainedOutput {
         ConstrainedOutput::start(Arc::new(Counting { last, panics_at }), &MaskThreads::default())
     }
 
+    fn mask(output: &mut ConstrainedOutput, index: u32) -> Result<&TokenMask, NotSampled> {
+        output.mask(index, &MaskWait::endless())
+    }
+
     fn only(output: &mut ConstrainedOutput, index: u32) -> TokenId {
-        let mask = output.mask(index).expect("a token is left");
+        let mask = mask(output, index).expect("a token is left");
         assert_eq!(mask.count(), 1);
         mask.nth(0).expect("one token")
     }
@@ -247,7 +325,26 @@ mod tests {
         output.push(3);
         assert_eq!(only(&mut output, 4), 4);
         assert_eq!(only(&mut output, 0), 0, "from the beginning");
-        assert!(matches!(output.mask(1), Err(NoToken::Stuck(_))), "a token was skipped");
+        let skipped = mask(&mut output, 1);
+        assert!(matches!(skipped, Err(NotSampled::NoToken(NoToken::Stuck(_)))), "{skipped:?}");
+    }
+
+    #[test]
+    fn a_mask_that_is_late_can_be_asked_for_again() {
+        let (open, gate) = bounded(1);
+        let (clock, threads) = (Clock::wall(), MaskThreads::default());
+        let mut output = ConstrainedOutput::start(Arc::new(Gated { gate }), &threads);
+        for index in 0..3 {
+            for wait_us in [0, 500] {
+                let wait = MaskWait::from_now(&clock, Some(wait_us));
+                assert_eq!(output.mask(index, &wait), Err(NotSampled::MaskLate));
+            }
+            open.send(()).expect("the constraint lives");
+            assert_eq!(only(&mut output, index), index);
+            let wait = MaskWait::from_now(&clock, Some(0));
+            assert!(output.mask(index, &wait).is_ok(), "a mask that is ready needs no wait");
+            output.push(index);
+        }
     }
 
     #[test]
@@ -257,7 +354,7 @@ mod tests {
             only(&mut output, index);
             output.push(index);
         }
-        assert_eq!(output.mask(2), Err(NoToken::Complete));
+        assert_eq!(mask(&mut output, 2), Err(NoToken::Complete.into()));
         assert_eq!(only(&mut output, 1), 1, "the last token again");
     }
 
@@ -265,7 +362,7 @@ mod tests {
     fn a_token_that_is_not_allowed_ends_the_output() {
         let mut output = output(10, u32::MAX);
         output.push(7);
-        assert_eq!(output.mask(1), Err(NoToken::Stuck("7 is not 0".to_owned())));
+        assert_eq!(mask(&mut output, 1), Err(NoToken::Stuck("7 is not 0".to_owned()).into()));
     }
 
     #[test]
@@ -279,9 +376,10 @@ mod tests {
             assert_eq!(only(output, 0), 0);
             output.push(0);
         }
-        assert!(matches!(broken.mask(1), Err(NoToken::Stuck(why)) if why.contains("panicked")));
+        let why = mask(&mut broken, 1).expect_err("its computation panicked").to_string();
+        assert!(why.contains("panicked"), "{why}");
         broken.push(1);
-        assert!(broken.mask(2).is_err());
+        assert!(mask(&mut broken, 2).is_err());
         assert_eq!(only(&mut sound, 1), 1);
         assert_eq!(only(&mut broken, 0), 0, "the token before the panic again");
     }

@@ -131,9 +131,9 @@ pub struct StepDone {
 /// Results of a step that succeeded.
 #[derive(Debug, Default)]
 pub struct StepOutput {
-    /// For each slice of the step that samples, in the order of the slices: the sampled token, or the fault of the
-    /// sequence. A fault ends only the sequence of its slice.
-    pub sampled: Vec<(SeqId, Result<Sampled, SeqFault>)>,
+    /// For each slice of the step that samples, in the order of the slices: the sampled token, or the reason for which
+    /// there is none.
+    pub sampled: Vec<(SeqId, Result<Sampled, NotSampled>)>,
     /// Times of the step: forward pass, sampling on the host, and preparation by the host.
     pub timing: StepTiming,
 }
@@ -171,9 +171,14 @@ pub struct StepTiming {
     pub host_us: u64,
 }
 
-/// A fault of one sequence in a step, which ends that sequence with an error; the other sequences of the step go on.
+/// Reason for which a step sampled no token for one of its sequences. Every reason but [`NotSampled::MaskLate`] ends the
+/// sequence. The other sequences of the step go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SeqFault {
+pub enum NotSampled {
+    /// The mask of the sequence was not ready when the step had to sample. A later step has to compute the last input
+    /// token again and sample from it.
+    #[error("the mask of the next token was late")]
+    MaskLate,
     /// The logits of the sequence held NaN or +inf, or no finite value.
     #[error("the model produced no usable probabilities (NaN or infinite logits)")]
     BadLogits,

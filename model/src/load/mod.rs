@@ -23,7 +23,9 @@ pub use options::{DeviceChoice, GpuUse, KvCapacity, LoadOptions};
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
-use tiercel_device::{CopyThread, Device, DeviceInfo, HostGrowth, QueuedCopier, StepThread};
+use tiercel_device::{
+    CopyThread, Device, DeviceInfo, HostGrowth, MASK_WAIT_US, QueuedCopier, StepThread,
+};
 use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
@@ -100,6 +102,7 @@ pub fn start<O: Ops + 'static, C: QueuedCopier>(
     let mut profile = profile::measure_steps(&mut runner, &info, seqs, tokens)
         .map_err(|error| LoadError::FirstSteps(error.to_string()))?;
     profile.link_bytes_per_s = profile::measure_link(&mut copier, &info, usable);
+    runner.bound_mask_wait(MASK_WAIT_US);
     tracing::info!(?info, ?profile, "device ready");
     let runner = Box::new(StepThread::start(info.max_steps_in_flight as usize, runner)?);
     let copier = Box::new(CopyThread::start(copier)?);

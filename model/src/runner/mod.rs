@@ -22,7 +22,8 @@ use sample::{Awaited, Job};
 use sequences::Sequences;
 use std::collections::VecDeque;
 use tiercel_device::{
-    Clock, QueuedRunner, SeqId, StepBatch, StepError, StepId, StepOutput, StepTiming, Timestamp,
+    Clock, MaskWait, QueuedRunner, SeqId, StepBatch, StepError, StepId, StepOutput, StepTiming,
+    Timestamp,
 };
 use tiercel_gpu::Ops;
 
@@ -51,6 +52,8 @@ pub struct ModelRunner<O: Ops> {
     /// Time at which the runner got the results of the latest completed step, on the host's clock.
     last_end: Timestamp,
     clock: Clock,
+    /// Longest time that a step waits for masks, us; `None`: as long as it takes.
+    mask_wait_us: Option<u64>,
 }
 
 /// A step in flight: begun on the device, results not taken yet.
@@ -86,7 +89,14 @@ impl<O: Ops> ModelRunner<O> {
             open: None,
             last_end: Timestamp(0),
             clock: Clock::wall(),
+            mask_wait_us: None,
         }
+    }
+
+    /// Bounds the time that each step waits for masks by `us` microseconds. Without this bound, a step waits until all its
+    /// masks are ready. A sequence whose mask is late gets [`NotSampled::MaskLate`](tiercel_device::NotSampled).
+    pub fn bound_mask_wait(&mut self, us: u64) {
+        self.mask_wait_us = Some(us);
     }
 
     /// Returns the number of sequences that have sampler state.
@@ -112,13 +122,16 @@ impl<O: Ops + 'static> ModelRunner<O> {
     /// the device draw them. With `masked`, the device begins with the step before the host waits for masks.
     fn sample(&mut self, step: &mut Begun, jobs: &mut [Job], masked: bool) {
         let vocab = self.decoder.config().vocab_size;
+        let mut wait = None;
         for rows in self.decoder.logit_chunks() {
             let logits = self.decoder.logits(&mut self.ops, rows.clone());
             if masked {
                 self.ops.flush();
             }
             let since = self.clock.now();
-            sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), jobs);
+            let wait =
+                wait.get_or_insert_with(|| MaskWait::from_now(&self.clock, self.mask_wait_us));
+            sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), jobs, wait);
             step.sampling_us += self.clock.now().since_us(since);
         }
     }
@@ -187,7 +200,8 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         let rows = 0..self.plan.forward().sampled.len();
         let vocab = self.decoder.config().vocab_size;
         let logits = self.decoder.last_logits();
-        sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), &mut jobs);
+        let wait = MaskWait::from_now(&self.clock, self.mask_wait_us);
+        sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), &mut jobs, &wait);
         self.submit(step, jobs);
     }
 

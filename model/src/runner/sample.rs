@@ -5,7 +5,7 @@ use super::plan::Output;
 use super::sequences::{Sequence, Sequences};
 use crossbeam_utils::atomic::AtomicCell;
 use std::ops::Range;
-use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
+use tiercel_device::{MaskWait, NotSampled, Sampled, SeqId, StepId};
 use tiercel_gpu::{Draw, Drawn, Ops};
 
 /// Sampling job: an output token of a step to be sampled, with the sampler state of its sequence.
@@ -14,7 +14,7 @@ pub(super) struct Job {
     index: u32,
     state: Box<Sequence>,
     /// Token that the host sampled, or the fault; stays `None` if the device draws the token.
-    result: Option<Result<Sampled, SeqFault>>,
+    result: Option<Result<Sampled, NotSampled>>,
 }
 
 /// Output token of a step in flight: a token or fault that the host already has, or a token that the device still
@@ -22,7 +22,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Awaited {
     /// The host already has the result: the token that it sampled, or a fault.
-    Known(Result<Sampled, SeqFault>),
+    Known(Result<Sampled, NotSampled>),
     /// The device draws the output token: index of the token's row among the sampled rows of the step.
     Row(usize),
 }
@@ -58,10 +58,11 @@ pub(super) fn sample_rows<O: Ops>(
     step: StepId,
     (rows, vocab): (Range<usize>, usize),
     jobs: &mut [Job],
+    wait: &MaskWait,
 ) {
     let all = jobs.len();
     let jobs = &mut jobs[rows.start.min(all)..rows.end.min(all)];
-    let on_host = draw(ops, logits, step, (rows, vocab), jobs);
+    let on_host = draw(ops, logits, step, (rows, vocab), jobs, wait);
     if on_host.is_empty() {
         return;
     }
@@ -71,20 +72,21 @@ pub(super) fn sample_rows<O: Ops>(
         jobs.iter_mut().map(|job| AtomicCell::new(Some(job))).collect();
     ops.for_each_row(logits, &on_host, &|row, values| {
         if let Some(job) = cells.get(row).and_then(AtomicCell::take) {
-            job.result = Some(job.state.sample(step, values, job.index));
+            job.result = Some(job.state.sample(step, values, job.index, wait));
         }
     });
 }
 
 /// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, and of padding
-/// rows, if the device supports drawing. A job whose constraint leaves no token gets its fault instead. Returns the rows
-/// of `logits` that the host must sample.
+/// rows, if the device supports drawing. A job whose constraint leaves no token, or whose mask is late, gets this as its
+/// result instead. Returns the rows of `logits` that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
     step: StepId,
     (rows, vocab): (Range<usize>, usize),
     jobs: &mut [Job],
+    wait: &MaskWait,
 ) -> Vec<usize> {
     let count = jobs.len();
     if !O::DRAWS {
@@ -96,9 +98,9 @@ fn draw<O: Ops>(
             left.push(row);
             continue;
         };
-        match job.state.draws(step, rows.start + row, job.index) {
+        match job.state.draws(step, rows.start + row, job.index, wait) {
             Ok(mask) => draws.push(Draw { mask, ..draw }),
-            Err(fault) => job.result = Some(Err(fault.into())),
+            Err(reason) => job.result = Some(Err(reason)),
         }
     }
     draws.extend((count..rows.len()).map(Draw::greedy));
@@ -118,7 +120,7 @@ pub(super) fn put_back(
     let mut jobs = jobs.into_iter().enumerate();
     let mut awaited = Vec::with_capacity(outputs.len());
     for output in outputs {
-        let unknown = || Awaited::Known(Err(SeqFault::UnknownSequence(output.seq)));
+        let unknown = || Awaited::Known(Err(NotSampled::UnknownSequence(output.seq)));
         let job = output.index.and_then(|_| jobs.next());
         let what = job.map_or_else(unknown, |(row, job)| {
             sequences.put_back(job.seq, job.state);
@@ -136,14 +138,14 @@ pub(super) fn answer(
     awaited: Vec<(SeqId, Awaited)>,
     drawn: &[Drawn],
     sequences: &mut Sequences,
-) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
+) -> Vec<(SeqId, Result<Sampled, NotSampled>)> {
     let mut answers = Vec::with_capacity(awaited.len());
     for (seq, what) in awaited {
         let result = match what {
             Awaited::Known(result) => result,
             Awaited::Row(row) => {
                 let found = drawn.binary_search_by_key(&row, |(row, _)| *row);
-                let token = found.ok().and_then(|at| drawn[at].1).ok_or(SeqFault::BadLogits);
+                let token = found.ok().and_then(|at| drawn[at].1).ok_or(NotSampled::BadLogits);
                 token.map(|token| {
                     sequences.drew(seq, step, token);
                     Sampled { token, logprobs: None }

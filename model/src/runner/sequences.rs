@@ -3,7 +3,7 @@
 use crate::sampling::Sampler;
 use std::collections::HashMap;
 use tiercel_device::{
-    MaskThreads, NoToken, Sampled, SamplingParams, SeqFault, SeqId, SeqStart, StepId, TokenId,
+    MaskThreads, MaskWait, NotSampled, Sampled, SamplingParams, SeqId, SeqStart, StepId, TokenId,
     TokenMask,
 };
 use tiercel_gpu::RowInput;
@@ -12,7 +12,7 @@ use tiercel_gpu::RowInput;
 pub(super) struct Sequence {
     sampler: Sampler,
     /// Step that last sampled for the sequence, and the token that it sampled or the row from which the device draws
-    /// it; neither if sampling on the host failed, or if the sequence's constraint left no token.
+    /// it; neither if sampling on the host failed, if the sequence's constraint left no token, or if its mask was late.
     last: Option<(StepId, Option<RowInput>)>,
 }
 
@@ -23,8 +23,9 @@ impl Sequence {
         step: StepId,
         logits: &mut [f32],
         output_index: u32,
-    ) -> Result<Sampled, SeqFault> {
-        let sampled = self.sampler.sample(logits, output_index);
+        wait: &MaskWait,
+    ) -> Result<Sampled, NotSampled> {
+        let sampled = self.sampler.sample(logits, output_index, wait);
         let token = sampled.as_ref().ok().map(|sampled| RowInput::Token(sampled.token));
         self.last = Some((step, token));
         sampled
@@ -43,17 +44,19 @@ impl Sequence {
     }
 
     /// Records that the device draws output token number `output_index` of the sequence from sampled row `row` of
-    /// `step`, and returns the mask of the draw, if it needs one. Waits for the mask if it is not ready.
+    /// `step`, and returns the mask of the draw, if it needs one.
     ///
     /// # Errors
-    /// [`NoToken`] if the constraint of the sequence leaves no token: the device must not draw.
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends:
+    /// the device must not draw.
     pub(super) fn draws(
         &mut self,
         step: StepId,
         row: usize,
         output_index: u32,
-    ) -> Result<Option<&TokenMask>, NoToken> {
-        let mask = self.sampler.mask(output_index);
+        wait: &MaskWait,
+    ) -> Result<Option<&TokenMask>, NotSampled> {
+        let mask = self.sampler.mask(output_index, wait);
         self.last = Some((step, mask.is_ok().then_some(RowInput::Drawn(row))));
         mask
     }

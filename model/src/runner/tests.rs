@@ -4,7 +4,8 @@ use super::sequences::Sequences;
 use crate::forward::DecoderLimits;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepId, TokenId,
+    BlockId, MaskWait, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepId,
+    TokenId,
 };
 use tiercel_gpu::RowInput;
 
@@ -135,7 +136,7 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     let mut state = sequences.take(SeqId(1)).expect("started");
     let mut logits = [0.0; VOCAB];
     logits[6] = 1.0;
-    state.sample(StepId(8), &mut logits, 0).expect("finite logits");
+    state.sample(StepId(8), &mut logits, 0, &MaskWait::endless()).expect("finite logits");
     sequences.put_back(SeqId(1), state);
     let next = |step| SeqSlice {
         input: SliceInput::SampledBy(StepId(step)),
@@ -147,7 +148,7 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     // In step 9, the device draws the sequence's next token: until it is known, the next step's input refers to the
     // drawn row.
     let mut state = sequences.take(SeqId(1)).expect("started");
-    state.draws(StepId(9), 1, 1).expect("no constraint");
+    state.draws(StepId(9), 1, 1, &MaskWait::endless()).expect("no constraint");
     sequences.put_back(SeqId(1), state);
     sequences.drew(SeqId(1), StepId(8), 5);
     plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");
@@ -158,7 +159,9 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     // When sampling fails for a sequence (NaN logits), only its own output is lost; the other sequences of the batch
     // run.
     let mut state = sequences.take(SeqId(1)).expect("started");
-    state.sample(StepId(10), &mut [f32::NAN; VOCAB], 2).expect_err("no number");
+    state
+        .sample(StepId(10), &mut [f32::NAN; VOCAB], 2, &MaskWait::endless())
+        .expect_err("no number");
     sequences.put_back(SeqId(1), state);
     let other = sampling(slice(2, 0, &[1], &[2]), 0);
     sequences.start(&start(2));

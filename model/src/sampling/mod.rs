@@ -20,7 +20,8 @@ mod truncate;
 use penalties::Penalties;
 use std::sync::Arc;
 use tiercel_device::{
-    ConstrainedOutput, MaskThreads, NoToken, Sampled, SamplingParams, SeqFault, TokenId, TokenMask,
+    ConstrainedOutput, MaskThreads, MaskWait, NotSampled, Sampled, SamplingParams, TokenId,
+    TokenMask,
 };
 use tiercel_gpu::Draw;
 
@@ -55,9 +56,14 @@ impl Sampler {
     /// before, the earlier token and all later tokens no longer count for penalties and for the constraint.
     ///
     /// # Errors
-    /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite; [`SeqFault::NoToken`] if the constraint of
-    /// the sequence leaves no token.
-    pub fn sample(&mut self, logits: &mut [f32], output_index: u32) -> Result<Sampled, SeqFault> {
+    /// [`NotSampled::BadLogits`] if a logit is NaN or +inf, or none is finite; [`NotSampled::NoToken`] if the constraint of
+    /// the sequence leaves no token; [`NotSampled::MaskLate`] if its mask is not ready before `wait` ends.
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        output_index: u32,
+        wait: &MaskWait,
+    ) -> Result<Sampled, NotSampled> {
         let vocab = self.vocab.min(logits.len());
         let row = &mut logits[..vocab];
         for &(token, bias) in &self.params.logit_bias {
@@ -70,12 +76,12 @@ impl Sampler {
             penalties.apply(row);
         }
         if let Some(constrained) = &mut self.constrained {
-            constrained.mask(output_index)?.apply(row);
+            constrained.mask(output_index, wait)?.apply(row);
         }
-        let max = numeric::usable_max(row).ok_or(SeqFault::BadLogits)?;
+        let max = numeric::usable_max(row).ok_or(NotSampled::BadLogits)?;
         let want = self.params.logprobs.map(|k| logprobs::Best::of(row, max, usize::from(k)));
         let (token, logit) = if self.is_greedy() {
-            let id = numeric::position(row, max).ok_or(SeqFault::BadLogits)?;
+            let id = numeric::position(row, max).ok_or(NotSampled::BadLogits)?;
             (id as TokenId, max)
         } else {
             self.draw(row, max, output_index)?
@@ -118,14 +124,19 @@ impl Sampler {
         })
     }
 
-    /// Returns the mask with which a device can sample output token number `output_index`, and waits for the mask if it
-    /// is not ready; `None` if the sequence has no constraint. If this output token was sampled before, the earlier
-    /// token and all later tokens no longer count for the constraint.
+    /// Returns the mask with which a device can sample output token number `output_index`; `None` if the sequence has no
+    /// constraint. If this output token was sampled before, the earlier token and all later tokens no longer count for
+    /// the constraint.
     ///
     /// # Errors
-    /// [`NoToken`] if the constraint of the sequence leaves no token.
-    pub fn mask(&mut self, output_index: u32) -> Result<Option<&TokenMask>, NoToken> {
-        self.constrained.as_mut().map(|constrained| constrained.mask(output_index)).transpose()
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends.
+    pub fn mask(
+        &mut self,
+        output_index: u32,
+        wait: &MaskWait,
+    ) -> Result<Option<&TokenMask>, NotSampled> {
+        let constrained = self.constrained.as_mut();
+        constrained.map(|constrained| constrained.mask(output_index, wait)).transpose()
     }
 
     /// Records the output token that a device sampled with [`Sampler::mask`] as the next token of the output.
@@ -146,7 +157,7 @@ impl Sampler {
         row: &mut [f32],
         max: f32,
         output_index: u32,
-    ) -> Result<(TokenId, f32), SeqFault> {
+    ) -> Result<(TokenId, f32), NotSampled> {
         let params = &*self.params;
         numeric::to_weights(row, max, params.temperature);
         if params.min_p > 0.0 {
@@ -160,7 +171,7 @@ impl Sampler {
         }
         let at = draw::uniform(params.seed, output_index);
         let sums: Vec<f64> = numeric::chunk_sums(row).collect();
-        let token = draw::pick(row, &sums, at).ok_or(SeqFault::BadLogits)?;
+        let token = draw::pick(row, &sums, at).ok_or(NotSampled::BadLogits)?;
         let logit = max + params.temperature * row[token as usize].ln();
         Ok((token, logit))
     }

@@ -1,13 +1,15 @@
 use super::*;
 use proptest::prelude::*;
 
+const ENDLESS: MaskWait = MaskWait::endless();
+
 fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
     Sampler::new(Arc::new(params), &[], vocab, &MaskThreads::default())
 }
 
 fn token(params: &SamplingParams, logits: &[f32], index: u32) -> TokenId {
     let mut row = logits.to_vec();
-    sampler(params.clone(), logits.len()).sample(&mut row, index).unwrap().token
+    sampler(params.clone(), logits.len()).sample(&mut row, index, &ENDLESS).unwrap().token
 }
 
 #[test]
@@ -26,11 +28,11 @@ fn greedy_takes_the_lowest_id_of_the_best() {
 fn unusable_logits_are_a_fault_and_masked_ones_are_not() {
     for temperature in [0.0, 1.0] {
         let params = SamplingParams { temperature, ..SamplingParams::default() };
-        let fault = |row: &mut [f32]| sampler(params.clone(), row.len()).sample(row, 0);
-        assert_eq!(fault(&mut [0.0, f32::NAN]), Err(SeqFault::BadLogits));
-        assert_eq!(fault(&mut [f32::NEG_INFINITY; 5]), Err(SeqFault::BadLogits));
-        assert_eq!(fault(&mut [0.0, f32::INFINITY]), Err(SeqFault::BadLogits));
-        assert_eq!(fault(&mut []), Err(SeqFault::BadLogits));
+        let fault = |row: &mut [f32]| sampler(params.clone(), row.len()).sample(row, 0, &ENDLESS);
+        assert_eq!(fault(&mut [0.0, f32::NAN]), Err(NotSampled::BadLogits));
+        assert_eq!(fault(&mut [f32::NEG_INFINITY; 5]), Err(NotSampled::BadLogits));
+        assert_eq!(fault(&mut [0.0, f32::INFINITY]), Err(NotSampled::BadLogits));
+        assert_eq!(fault(&mut []), Err(NotSampled::BadLogits));
         let mut row = [f32::NEG_INFINITY, -3.0, f32::NEG_INFINITY];
         assert_eq!(fault(&mut row).unwrap().token, 1);
     }
@@ -39,7 +41,7 @@ fn unusable_logits_are_a_fault_and_masked_ones_are_not() {
 #[test]
 fn logits_beyond_the_vocabulary_are_never_chosen() {
     let mut greedy = sampler(SamplingParams::greedy(), 2);
-    assert_eq!(greedy.sample(&mut [0.0, 1.0, 9.0, f32::NAN], 0).unwrap().token, 1);
+    assert_eq!(greedy.sample(&mut [0.0, 1.0, 9.0, f32::NAN], 0, &ENDLESS).unwrap().token, 1);
 }
 
 #[test]
@@ -59,14 +61,14 @@ fn a_replayed_step_gives_the_same_token_and_counts_once() {
     let mut once = sampler(params.clone(), 3);
     let mut replayed = sampler(params, 3);
     let expected: Vec<TokenId> =
-        (0..6).map(|i| once.sample(&mut logits.clone(), i).unwrap().token).collect();
+        (0..6).map(|i| once.sample(&mut logits.clone(), i, &ENDLESS).unwrap().token).collect();
     assert_eq!(expected, [0, 1, 0, 1, 0, 1]);
     let mut actual = Vec::new();
     for index in 0..6 {
         for _ in 0..=index % 3 {
-            replayed.sample(&mut logits.clone(), index).unwrap();
+            replayed.sample(&mut logits.clone(), index, &ENDLESS).unwrap();
         }
-        actual.push(replayed.sample(&mut logits.clone(), index).unwrap().token);
+        actual.push(replayed.sample(&mut logits.clone(), index, &ENDLESS).unwrap().token);
     }
     assert_eq!(actual, expected);
 }
@@ -101,7 +103,7 @@ fn logprobs_are_of_the_distribution_before_temperature_and_truncation() {
         };
         for index in 0..20 {
             let mut sampler = sampler(params.clone(), 4);
-            let sampled = sampler.sample(&mut logits.clone(), index).unwrap();
+            let sampled = sampler.sample(&mut logits.clone(), index, &ENDLESS).unwrap();
             let logprobs = sampled.logprobs.unwrap();
             assert!((logprobs.chosen - exact(sampled.token as usize)).abs() < 1e-5);
             let ids: Vec<TokenId> = logprobs.top.iter().map(|&(id, _)| id).collect();
@@ -110,10 +112,15 @@ fn logprobs_are_of_the_distribution_before_temperature_and_truncation() {
         }
     }
     let params = SamplingParams { logprobs: Some(0), ..SamplingParams::greedy() };
-    let logprobs = sampler(params, 4).sample(&mut logits.clone(), 0).unwrap().logprobs.unwrap();
+    let logprobs =
+        sampler(params, 4).sample(&mut logits.clone(), 0, &ENDLESS).unwrap().logprobs.unwrap();
     assert!(logprobs.top.is_empty());
     assert!(
-        sampler(SamplingParams::greedy(), 4).sample(&mut [0.0; 4], 0).unwrap().logprobs.is_none()
+        sampler(SamplingParams::greedy(), 4)
+            .sample(&mut [0.0; 4], 0, &ENDLESS)
+            .unwrap()
+            .logprobs
+            .is_none()
     );
 }
 

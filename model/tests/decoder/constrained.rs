@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, Constraint, ConstraintState, NoToken, QueuedRunner, SamplingParams, SeqFault, SeqId,
+    BlockId, Constraint, ConstraintState, NoToken, NotSampled, QueuedRunner, SamplingParams, SeqId,
     SeqSlice, SeqStart, SliceInput, StepBatch, StepId, TokenId, TokenMask,
 };
 use tiercel_emulated::{EmulatedDriver, Fault};
@@ -24,7 +24,7 @@ const BLOCKS: u32 = 2;
 
 type Runner = ModelRunner<CudaOps<EmulatedDriver>>;
 /// Output of a sequence, and the fault that ended the sequence, if any.
-type Outcome = (Vec<TokenId>, Option<SeqFault>);
+type Outcome = (Vec<TokenId>, Option<NotSampled>);
 
 /// Constraint whose output token number `n` has an id with the remainder `n % 3` modulo 3. After `length` tokens it
 /// leaves no token, for the reason `end`.
@@ -108,7 +108,7 @@ fn runner(fault: Option<Fault>) -> Runner {
 struct Stream {
     number: u64,
     tokens: Vec<TokenId>,
-    fault: Option<SeqFault>,
+    fault: Option<NotSampled>,
     /// Whether its blocks hold the KV of its tokens.
     computed: bool,
     /// Steps in flight that sample for it.
@@ -280,9 +280,9 @@ fn a_preemption_in_the_middle_changes_no_constrained_text() {
 fn a_constraint_that_leaves_no_token_ends_its_own_sequence_as_on_the_host() {
     let requests = requests(true);
     let expected = expected(&requests);
-    assert_eq!(expected[2].1, Some(SeqFault::NoToken(NoToken::Complete)));
+    assert_eq!(expected[2].1, Some(NotSampled::NoToken(NoToken::Complete)));
     let stuck = NoToken::Stuck("made up".to_owned());
-    assert_eq!(expected[3].1, Some(SeqFault::NoToken(stuck)));
+    assert_eq!(expected[3].1, Some(NotSampled::NoToken(stuck)));
     assert_eq!([expected[2].0.len(), expected[3].0.len()], [6, 7]);
     assert_eq!(decode(&mut runner(None), &requests, 2, 0..0), (expected, vec![]));
 }

@@ -3,7 +3,7 @@
 use crate::harness::{some_tokens, tiny};
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, QueuedRunner, Sampled, SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart,
+    BlockId, NotSampled, QueuedRunner, Sampled, SamplingParams, SeqId, SeqSlice, SeqStart,
     SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 use tiercel_gpu::cpu::CpuOps;
@@ -138,7 +138,7 @@ fn a_bad_batch_fails_its_step_and_nothing_else() {
     assert!(matches!(&error, StepError::Failed(why) if why.contains("65 tokens")), "{error}");
     let unknown = slice(2, 0, SliceInput::Known(vec![1].into()), Some(0));
     let output = runner.run(&batch(10, vec![], vec![unknown])).expect("the step itself is fine");
-    assert_eq!(output.sampled, [(SeqId(2), Err(SeqFault::UnknownSequence(SeqId(2))))]);
+    assert_eq!(output.sampled, [(SeqId(2), Err(NotSampled::UnknownSequence(SeqId(2))))]);
     assert_eq!(runner.run(&batch(11, vec![], vec![])).expect("nothing to do").sampled, []);
     assert_eq!(generate(&mut runner, 1, SamplingParams::greedy(), 3), before);
 }

@@ -6,7 +6,7 @@ use crate::pair::{Pair, PairOptions, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::mix::mix;
-use tiercel_device::{MaskThreads, SamplingParams, TokenId, TokenMask};
+use tiercel_device::{MaskThreads, MaskWait, SamplingParams, TokenId, TokenMask};
 use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
@@ -93,7 +93,8 @@ pub fn check_sampling<D: Driver>(
             if let Some(mask) = draw.mask {
                 mask.apply(&mut row);
             }
-            let host = sampler.sample(&mut row, draw.row as u32).ok().map(|sampled| sampled.token);
+            let host = sampler.sample(&mut row, draw.row as u32, &MaskWait::endless());
+            let host = host.ok().map(|sampled| sampled.token);
             same += usize::from(host.is_some() && host == *token);
         }
         let limit = if name == "greedy" { 0.0 } else { MOST_DIFFERENT };

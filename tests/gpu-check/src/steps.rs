@@ -6,7 +6,7 @@ use crate::models::{BLOCK_SIZE, BLOCKS, llama, random};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, Constraint, ConstraintState, NoToken, QueuedRunner, SamplingParams, SeqFault, SeqId,
+    BlockId, Constraint, ConstraintState, NoToken, NotSampled, QueuedRunner, SamplingParams, SeqId,
     SeqSlice, SeqStart, SliceInput, StepBatch, StepError, StepId, StepOutput, TokenId, TokenMask,
 };
 use tiercel_gpu::cuda::{CudaOps, Driver};
@@ -162,7 +162,7 @@ fn ended_meanwhile<D: Driver>(runner: &mut Runner<D>) -> Result<usize, StepError
     third.slices.remove(0);
     runner.begin(&third)?;
     outputs.extend([runner.end()?, runner.end()?]);
-    let faults = |output: StepOutput| -> Vec<SeqFault> {
+    let faults = |output: StepOutput| -> Vec<NotSampled> {
         output.sampled.into_iter().filter_map(|(_, sampled)| sampled.err()).collect()
     };
     Ok(outputs.into_iter().flat_map(faults).count())

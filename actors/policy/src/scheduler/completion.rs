@@ -10,7 +10,7 @@ use crate::scheduler::rules::Limits;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::State;
 use tiercel_device::{
-    NoToken, Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
+    NoToken, NotSampled, Sampled, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
     Timestamp,
 };
 
@@ -99,12 +99,13 @@ impl State {
     }
 
     /// Appends a sampled token to its sequence, and ends the sequence if the token was its last. A stop token and the
-    /// end of a constraint end the sequence without an appended token. A sampling error fails the sequence's request.
+    /// end of a constraint end the sequence without an appended token. If the mask was late, the draw is postponed. Any
+    /// other reason for which there is no token fails the sequence's request.
     fn accept(
         &mut self,
         seq: SeqId,
         step: StepId,
-        result: Result<Sampled, SeqFault>,
+        result: Result<Sampled, NotSampled>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
@@ -114,7 +115,12 @@ impl State {
         let Some(sequence) = in_step else { return };
         let sampled = match result {
             Ok(sampled) => Some(sampled),
-            Err(SeqFault::NoToken(NoToken::Complete)) => None,
+            Err(NotSampled::NoToken(NoToken::Complete)) => None,
+            Err(NotSampled::MaskLate) => {
+                self.counters.postponed_draws += 1;
+                self.queue.table.update(seq, Sequence::postpone_draw);
+                return;
+            }
             Err(fault) => {
                 effects.extend(self.fail(seq, request_fault(&fault)));
                 return;
@@ -221,12 +227,12 @@ impl State {
     }
 }
 
-/// Converts the fault of a sequence in a step to the fault of the sequence's request.
-fn request_fault(fault: &SeqFault) -> RequestFault {
-    match fault {
-        SeqFault::NoToken(reason) => RequestFault::Constraint(reason.to_string()),
-        SeqFault::BadLogits | SeqFault::UnknownSequence(_) => {
-            RequestFault::Model(fault.to_string())
+/// Converts the reason for which a step sampled no token for a sequence to the fault of the sequence's request.
+fn request_fault(reason: &NotSampled) -> RequestFault {
+    match reason {
+        NotSampled::NoToken(reason) => RequestFault::Constraint(reason.to_string()),
+        NotSampled::BadLogits | NotSampled::UnknownSequence(_) | NotSampled::MaskLate => {
+            RequestFault::Model(reason.to_string())
         }
     }
 }

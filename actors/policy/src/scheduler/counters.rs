@@ -7,6 +7,8 @@ pub struct Counters {
     pub steps: u64,
     /// Number of steps that failed.
     pub failed_steps: u64,
+    /// Number of draws that were postponed to a later step, because the mask of the sequence was late.
+    pub postponed_draws: u64,
     /// Number of preemptions that saved blocks in the host pool (swap), by tier.
     pub swaps: [u64; 4],
     /// Number of preemptions that saved no blocks in the host pool (recompute), by tier.

@@ -137,6 +137,8 @@ impl State {
             return;
         }
         let (computed, len) = (sequence.planned_computed(), sequence.planned_len());
+        // If a draw was postponed while the block store answered, the step has one token less to compute.
+        let cover = cover.min(len);
         let slice = slice_of(sequence, computed, cover);
         if slice.sequence_start {
             batch.starts.push(sequence.start());

@@ -102,6 +102,7 @@ impl Summary {
         sum.slices += more.slices;
         sum.copied_blocks += more.copied_blocks;
         sum.failed_steps += more.failed_steps;
+        sum.postponed_draws += more.postponed_draws;
         sum.recomputed_tokens += more.recomputed_tokens;
         sum.prefix_query_tokens += more.prefix_query_tokens;
         sum.prefix_hit_tokens += more.prefix_hit_tokens;

@@ -266,6 +266,7 @@ fn check_counters(scenario: &Scenario, seen: &[Seen], counters: &Counters) -> Re
         ("drops that clients saw", seen.iter().filter(dropped).count() as u64 <= drops),
         ("preemptions that clients were told of", preempted <= counters.preemptions()),
         ("failed steps", counters.failed_steps == 0 || scenario.faults.step_fails > 0.0),
+        ("postponed draws", counters.postponed_draws == 0 || scenario.faults.mask_late > 0.0),
         ("steps", counters.steps >= longest),
         ("prefix hits", counters.prefix_hit_tokens <= counters.prefix_query_tokens),
         ("prefix look-ups", counters.prefix_query_tokens <= all_prompts),

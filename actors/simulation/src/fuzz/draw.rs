@@ -127,6 +127,7 @@ fn faults(dice: &mut Dice) -> MockFaults {
         step_slow: dice.pick(&[0.0, 0.05]),
         slow_factor: dice.pick(&[2.0, 10.0]),
         lost_at_step: dice.chance(0.03).then(|| StepId(u64::from(dice.between(1..=150)))),
+        mask_late: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
         timed: Vec::new(),
     }
 }

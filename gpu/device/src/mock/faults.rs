@@ -22,6 +22,9 @@ pub struct MockFaults {
     pub step_fails: f64,
     /// Probability that a step takes `slow_factor` times as long.
     pub step_slow: f64,
+    /// Probability that the mask of a draw is late, so that the step samples no token for the sequence; applies to each
+    /// sampling slice of each step, of sequences without a constraint too.
+    pub mask_late: f64,
     /// Factor on the duration of a slow batch of copies or a slow step.
     pub slow_factor: f64,
     /// Number of the step at which the mock device is lost for good, so that this step, all later ones and all copies
@@ -39,6 +42,7 @@ impl Default for MockFaults {
             copy_slow: 0.0,
             step_fails: 0.0,
             step_slow: 0.0,
+            mask_late: 0.0,
             slow_factor: 10.0,
             lost_at_step: None,
             timed: Vec::new(),
@@ -60,6 +64,8 @@ pub(super) enum Purpose {
     ProfileNoiseAndCopiesOut = 3,
     /// Random numbers that decide which copies to the device fail or are slow.
     CopiesIn = 4,
+    /// Random numbers that decide which masks are late.
+    LateMasks = 5,
 }
 
 /// Deterministic stream of random numbers of the mock device, from a seed.

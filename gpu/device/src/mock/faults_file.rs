@@ -80,6 +80,7 @@ impl MockFaults {
             ("copy_slow", self.copy_slow),
             ("step_fails", self.step_fails),
             ("step_slow", self.step_slow),
+            ("mask_late", self.mask_late),
         ];
         let wrong = chances.into_iter().find(|(_, chance)| !(0.0..=1.0).contains(chance));
         if let Some((field, chance)) = wrong {
@@ -114,10 +115,16 @@ mod tests {
     #[test]
     fn fields_are_read_by_name_and_what_is_left_out_breaks_nothing() {
         assert_eq!(read("empty", ""), Ok(MockFaults::default()));
-        let faults = read("some", "copy_fails = 0.5\nstep_slow = 1\nlost_at_step = 7\n");
+        let faults =
+            read("some", "copy_fails = 0.5\nstep_slow = 1\nmask_late = 0.25\nlost_at_step = 7\n");
         let lost_at_step = Some(StepId(7));
-        let some =
-            MockFaults { copy_fails: 0.5, step_slow: 1.0, lost_at_step, ..MockFaults::default() };
+        let some = MockFaults {
+            copy_fails: 0.5,
+            step_slow: 1.0,
+            mask_late: 0.25,
+            lost_at_step,
+            ..MockFaults::default()
+        };
         assert_eq!(faults, Ok(some));
         let timed = "[[fault]]\nkind = 'slow_step'\nat_step = 9\nslow_ms = 40\n\
                      [[fault]]\nkind = 'lost_copy'\nat_s = 2\ntimes = 3\n";

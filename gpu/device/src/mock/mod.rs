@@ -78,6 +78,9 @@ pub struct MockOptions {
     pub end_token: Option<TokenId>,
     /// Script with the outputs of certain prompts. All other outputs are made up. `None`: all outputs are made up.
     pub script: Option<Arc<dyn MockScript>>,
+    /// Longest time that a step waits for masks of constrained sequences, us of real time; `None`: as long as it takes,
+    /// which simulated time needs.
+    pub mask_wait_us: Option<u64>,
     /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,
     /// Faults to inject into steps and copies.
@@ -104,6 +107,7 @@ impl MockOptions {
             reserved_tokens: Vec::new(),
             end_token: None,
             script: None,
+            mask_wait_us: None,
             fingerprints: Fingerprints::PerBlock,
             faults: MockFaults::default(),
             log: MockFaultLog::default(),

@@ -6,8 +6,8 @@ use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
 use super::{MockOptions, MockOracle, MockTimedFaultKind, Shared};
 use crate::{
-    MaskThreads, Sampled, SeqFault, SeqId, SeqSlice, StepBatch, StepDone, StepError, StepId,
-    StepOutput, StepRunner, StepTiming, SubmitError, Timestamp, TokenLogprobs,
+    MaskThreads, MaskWait, NotSampled, Sampled, SeqId, SeqSlice, StepBatch, StepDone, StepError,
+    StepId, StepOutput, StepRunner, StepTiming, SubmitError, Timestamp, TokenLogprobs,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -39,9 +39,10 @@ impl MockRunner {
                 Draws::new(options.seed, Purpose::ProfileNoiseAndCopiesOut),
             ),
             faults: Draws::new(options.seed, Purpose::StepFaults),
+            late_masks: Draws::new(options.seed, Purpose::LateMasks),
             sequences: Sequences::default(),
             masks: MaskThreads::default(),
-            failed: None,
+            void: None,
             options,
             shared,
         };
@@ -81,7 +82,7 @@ async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<A
             shared.running = None;
             shared.step_ended.notify_waiters();
         }
-        engine.remember(&batch, result.is_err(), work.len());
+        engine.remember(&batch, &result, work.len());
         in_flight.fetch_sub(1, Ordering::AcqRel);
         done(StepDone { id: batch.id, result });
     }
@@ -95,18 +96,20 @@ struct Engine {
     /// Source of the random spread of step times that the device's profile states.
     own_noise: NoiseSource,
     faults: Draws,
+    late_masks: Draws,
     sequences: Sequences,
     /// Threads that compute the masks of constrained sequences while a step runs.
     masks: MaskThreads,
-    /// The last step that failed, as long as steps are in flight that had been submitted when it failed.
-    failed: Option<Failed>,
+    /// Results of the last step with void results, as long as steps are in flight that had been submitted when it ended.
+    void: Option<VoidResults>,
 }
 
-/// A step that failed while later steps were in flight. In those later steps, slices that continue a sequence of the
-/// failed step compute from garbage, which is no mistake of the engine.
-struct Failed {
+/// Void results of a step: those of all its sequences if it failed, otherwise those of sequences whose masks were late.
+/// In the steps that were in flight when the step ended, slices that continue these sequences compute from garbage,
+/// which is no mistake of the engine.
+struct VoidResults {
     members: BTreeSet<SeqId>,
-    /// Number of steps that were in flight behind the failed step and have not ended.
+    /// Number of steps that were in flight behind the step and have not ended.
     followers: usize,
 }
 
@@ -159,9 +162,9 @@ impl Engine {
         }
     }
 
-    /// Returns a step without its slices of sequences whose earlier step failed while this step was in flight. As on a
-    /// real device, those slices are computed from garbage: what they write stays garbage, and the token that they
-    /// sample is invalid.
+    /// Returns a step without its slices of sequences whose result of an earlier step is void, and came while this step
+    /// was in flight. As on a real device, those slices are computed from garbage: the KV that they write stays garbage,
+    /// and the token that they sample is invalid.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();
@@ -169,7 +172,7 @@ impl Engine {
     }
 
     fn is_in_vain(&self, slice: &SeqSlice) -> bool {
-        self.failed.as_ref().is_some_and(|failed| failed.members.contains(&slice.seq))
+        self.void.as_ref().is_some_and(|void| void.members.contains(&slice.seq))
     }
 
     /// Checks the slices of a step and the KV that they read. Returns the number of writes to the device pool by copies
@@ -219,19 +222,28 @@ impl Engine {
         (host_us.round() as u64, device_us.round() as u64 + slow_us)
     }
 
-    fn sample(&mut self, batch: &StepBatch) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
+    fn sample(&mut self, batch: &StepBatch) -> Vec<(SeqId, Result<Sampled, NotSampled>)> {
+        let wait = MaskWait::from_now(&self.options.clock, self.options.mask_wait_us);
         let wanted = batch.slices.iter().filter(|slice| slice.sample.is_some());
-        wanted.map(|slice| (slice.seq, self.sample_one(batch.id, slice))).collect()
+        wanted.map(|slice| (slice.seq, self.sample_one(batch.id, slice, &wait))).collect()
     }
 
-    fn sample_one(&mut self, step: StepId, slice: &SeqSlice) -> Result<Sampled, SeqFault> {
+    fn sample_one(
+        &mut self,
+        step: StepId,
+        slice: &SeqSlice,
+        wait: &MaskWait,
+    ) -> Result<Sampled, NotSampled> {
         if self.is_in_vain(slice) {
             return Ok(Sampled { token: self.options.vocab_size, logprobs: None });
         }
-        let unknown = SeqFault::UnknownSequence(slice.seq);
+        if self.late_masks.chance(self.options.faults.mask_late) {
+            return Err(NotSampled::MaskLate);
+        }
+        let unknown = NotSampled::UnknownSequence(slice.seq);
         let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
         let end = slice.first_pos as usize + slice.input.len();
-        let token = state.sample(end, step, &self.oracle)?;
+        let token = state.sample(end, step, &self.oracle, wait)?;
         // The mock device samples each token with probability 1, so the log-probability is 0.
         let logprobs = state.logprobs.map(|most| {
             let top = if most > 0 { vec![(token, 0.0)] } else { Vec::new() };
@@ -240,16 +252,27 @@ impl Engine {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Takes note that a step has ended while `queued` other steps are in flight. If the step failed, it is remembered
-    /// until those other steps have ended, because their results from the same sequences are garbage.
-    fn remember(&mut self, batch: &StepBatch, failed: bool, queued: usize) {
-        if let Some(before) = &mut self.failed {
+    /// Takes note that a step has ended while `queued` other steps are in flight. If results of the step are void, their
+    /// sequences are remembered until those other steps have ended, whose results from the same sequences are garbage.
+    fn remember(
+        &mut self,
+        batch: &StepBatch,
+        result: &Result<StepOutput, StepError>,
+        queued: usize,
+    ) {
+        if let Some(before) = &mut self.void {
             before.followers -= 1;
         }
-        self.failed.take_if(|before| before.followers == 0);
-        if failed && queued > 0 {
-            let members = batch.slices.iter().map(|slice| slice.seq).collect();
-            self.failed = Some(Failed { members, followers: queued });
+        self.void.take_if(|before| before.followers == 0);
+        let members: BTreeSet<SeqId> = match result {
+            Err(_) => batch.slices.iter().map(|slice| slice.seq).collect(),
+            Ok(output) => {
+                let late = |sampled: &&(_, _)| matches!(sampled, (_, Err(NotSampled::MaskLate)));
+                output.sampled.iter().filter(late).map(|(seq, _)| *seq).collect()
+            }
+        };
+        if queued > 0 && !members.is_empty() {
+            self.void = Some(VoidResults { members, followers: queued });
         }
     }
 }

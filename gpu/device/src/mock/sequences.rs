@@ -3,7 +3,8 @@
 use super::oracle::{MockOracle, extend};
 use super::script::{MockScript, Part, own_token};
 use crate::{
-    BlockId, BySeq, ConstrainedOutput, MaskThreads, NoToken, SeqStart, SliceInput, StepId, TokenId,
+    BlockId, BySeq, ConstrainedOutput, MaskThreads, MaskWait, NotSampled, SeqStart, SliceInput,
+    StepId, TokenId,
 };
 use std::sync::Arc;
 
@@ -119,16 +120,17 @@ impl SequenceState {
     /// already (a repeated step).
     ///
     /// # Errors
-    /// [`NoToken`] if the constraint of the sequence leaves no token.
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends.
     pub(super) fn sample(
         &mut self,
         end: usize,
         step: StepId,
         oracle: &MockOracle,
-    ) -> Result<TokenId, NoToken> {
+        wait: &MaskWait,
+    ) -> Result<TokenId, NotSampled> {
         let token = match (&self.constrained, self.tokens.get(end)) {
             (Some(_), Some(token)) => *token,
-            (Some(_), None) => self.draw(end, oracle)?,
+            (Some(_), None) => self.draw(end, oracle, wait)?,
             (None, _) => self.wish(end, oracle),
         };
         if end == self.tokens.len() {
@@ -151,13 +153,18 @@ impl SequenceState {
     /// Samples the new token at position `end` of a constrained sequence: the token that is sampled without a
     /// constraint if the mask allows this token, otherwise a token of the mask that the prefix determines. From the
     /// planned end of the output on, the end token is sampled as soon as the mask allows it.
-    fn draw(&mut self, end: usize, oracle: &MockOracle) -> Result<TokenId, NoToken> {
+    fn draw(
+        &mut self,
+        end: usize,
+        oracle: &MockOracle,
+        wait: &MaskWait,
+    ) -> Result<TokenId, NotSampled> {
         let wish = match self.end {
             Some((position, token)) if position <= end => token,
             _ => self.wish(end, oracle),
         };
         let Some(constrained) = &mut self.constrained else { return Ok(wish) };
-        let mask = constrained.mask((end - self.prompt_len) as u32)?;
+        let mask = constrained.mask((end - self.prompt_len) as u32, wait)?;
         let token = match mask.allows(wish) {
             true => wish,
             false => oracle.among(self.prints[end - 1], mask),

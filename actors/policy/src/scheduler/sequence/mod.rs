@@ -299,6 +299,14 @@ impl Sequence {
     pub(crate) fn invalidate_in_flight(&mut self) {
         self.kv.in_flight = InFlightProgress::default();
     }
+
+    /// Postpones the draw of the next token, because a step has ended that had to leave it out. The last token must be
+    /// computed again, for its logits. Results of later steps in flight do not count, because their input is the token
+    /// that was not drawn.
+    pub(crate) fn postpone_draw(&mut self) {
+        self.kv.computed = self.kv.computed.min(self.len().saturating_sub(1));
+        self.invalidate_in_flight();
+    }
 }
 
 #[cfg(test)]

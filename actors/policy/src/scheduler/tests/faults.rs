@@ -3,7 +3,7 @@
 use super::{NOW, all_sample, grant_all, ids, scheduler, sequence, step, submit};
 use crate::protocol::{Grant, GrantOutcome, StepGrant};
 use crate::scheduler::*;
-use tiercel_device::{SeqFault, SeqId, StepBatch, StepDone, StepError, Tier, Timestamp};
+use tiercel_device::{NotSampled, SeqId, StepBatch, StepDone, StepError, Tier, Timestamp};
 
 #[test]
 fn a_suspect_without_blocks_lets_the_others_make_room() {
@@ -76,7 +76,7 @@ fn a_model_fault_ends_only_its_own_request() {
     let batch = submit(&mut s);
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
-        output.sampled[0].1 = Err(SeqFault::BadLogits);
+        output.sampled[0].1 = Err(NotSampled::BadLogits);
     }
     let effects = s.step_done(done, Timestamp(1));
     assert!(matches!(&effects[0], Effect::Ended(report) if report.seq == SeqId(1)));

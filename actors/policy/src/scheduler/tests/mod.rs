@@ -3,6 +3,7 @@
 mod accounting;
 mod faults;
 mod knobs;
+mod late_masks;
 mod phase_table;
 mod pipeline;
 mod retaining;

@@ -10,7 +10,7 @@ use crate::protocol::{
 };
 use crate::scheduler::*;
 use tiercel_device::{
-    Epoch, SeqFault, SeqId, StepBatch, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
+    Epoch, NotSampled, SeqId, StepBatch, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
     Timestamp,
 };
 
@@ -79,7 +79,7 @@ const EVENTS: [(&str, Event); 15] = [
         stepped(s, batch, |batch| {
             let mut done = all_sample(batch, 7);
             if let Ok(output) = &mut done.result {
-                output.sampled[0].1 = Err(SeqFault::BadLogits);
+                output.sampled[0].1 = Err(NotSampled::BadLogits);
             }
             done
         })

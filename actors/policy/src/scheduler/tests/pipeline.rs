@@ -10,7 +10,7 @@ use tiercel_device::{
 };
 
 /// Time so late that every step in flight is due to end, and the next step may be planned.
-const LATE: Timestamp = Timestamp(1_000_000);
+pub(super) const LATE: Timestamp = Timestamp(1_000_000);
 
 /// Time that the host takes to plan a step, us: longer than any step of these tests.
 const HOST_US: u64 = 10_000;
@@ -22,7 +22,7 @@ fn two_deep() -> State {
     s
 }
 
-fn with_sequences(count: u64, prompt: u32) -> State {
+pub(super) fn with_sequences(count: u64, prompt: u32) -> State {
     let mut s = two_deep();
     (1..=count).for_each(|id| s.enqueue(sequence(id, Tier::Standard, prompt)));
     s
@@ -30,7 +30,7 @@ fn with_sequences(count: u64, prompt: u32) -> State {
 
 /// Returns the block store's answer that grants all blocks of a step request, with the number of valid tokens that the
 /// scheduler has for each sequence.
-fn grant(s: &State, request: &StepRequest) -> StepGrant {
+pub(super) fn grant(s: &State, request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     for (granted, want) in grant.grants.iter_mut().zip(&request.wants) {
         let known = live(s, want.ticket.seq.0).kv.computed;
@@ -42,7 +42,7 @@ fn grant(s: &State, request: &StepRequest) -> StepGrant {
     grant
 }
 
-fn submit(s: &mut State) -> StepBatch {
+pub(super) fn submit(s: &mut State) -> StepBatch {
     let now = s.next_plan().map_or(LATE, |due| due.max(LATE));
     let request = s.plan(now).expect("something to run");
     let granted = grant(s, &request);
@@ -51,7 +51,7 @@ fn submit(s: &mut State) -> StepBatch {
     batch
 }
 
-fn done(s: &mut State, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
+pub(super) fn done(s: &mut State, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
     let effects = s.step_done(all_sample(batch, token), LATE);
     s.check().expect("invariants hold");
     effects

@@ -8,7 +8,7 @@ fn unknown_sequences_and_bad_slices_are_engine_faults() {
         let mut bench = Bench::open(|_| {});
         let done = bench.step(&[], vec![known(9, 0, &PROMPT, &[0, 1], Some(0))]).await;
         let sampled = done.result.expect("costs one sequence only").sampled;
-        assert_eq!(sampled, [(SeqId(9), Err(SeqFault::UnknownSequence(SeqId(9))))]);
+        assert_eq!(sampled, [(SeqId(9), Err(NotSampled::UnknownSequence(SeqId(9))))]);
         bench.sampled(&[1], vec![known(1, 0, &PROMPT[..1], &[0], None)]).await;
         for (slice, what) in [
             (known(1, 1, &[99], &[0], None), "the input is not"),
@@ -85,6 +85,29 @@ fn what_follows_a_failed_step_is_computed_from_garbage_without_blaming_the_engin
             assert_eq!(bench.log.total(), 0);
         }
         assert!(followed > 0, "no step that failed was followed by one that did not");
+    });
+}
+
+#[test]
+fn a_step_that_follows_a_late_mask_is_computed_from_garbage_without_blaming_the_engine() {
+    local(|| async {
+        let faults = MockFaults { mask_late: 1.0, ..MockFaults::default() };
+        let mut bench = Bench::open(|options| options.faults = faults);
+        let prompt = known(1, 0, &PROMPT, &[0, 1], Some(0));
+        let first = bench.submit(&[1], vec![prompt]).expect("room");
+        let mut next = known(1, 6, &[], &[0, 1], Some(1));
+        next.input = SliceInput::SampledBy(StepId(1));
+        let second = bench.submit(&[], vec![next]).expect("room");
+        let late = first.await.expect("an answer").result.expect("a good step").sampled;
+        assert_eq!(late, [(SeqId(1), Err(NotSampled::MaskLate))]);
+        assert!(second.await.expect("an answer").result.is_ok(), "its result is garbage");
+        // The last token once more, twice.
+        for _ in 0..2 {
+            let again = known(1, 5, &PROMPT[5..], &[0, 1], Some(0));
+            let late = bench.step(&[], vec![again]).await.result.expect("a good step").sampled;
+            assert_eq!(late, [(SeqId(1), Err(NotSampled::MaskLate))]);
+        }
+        assert_eq!(bench.log.total(), 0);
     });
 }
 

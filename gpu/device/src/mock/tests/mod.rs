@@ -6,7 +6,7 @@ mod relying;
 use super::*;
 use crate::{
     BlockId, CopyBatch, CopyDirection, CopyDone, CopyError, CopyId, CopyPair, HostBlockId,
-    SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepDone,
+    NotSampled, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepDone,
     StepError, StepId, SubmitError,
 };
 use std::sync::Arc;
