@@ -2,6 +2,7 @@
 //! has its forward pass. The text must equal the text of the host's sampler, also after preemptions and failed steps.
 
 use crate::harness::{some_tokens, tiny};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,11 +28,12 @@ type Runner = ModelRunner<CudaOps<EmulatedDriver>>;
 type Outcome = (Vec<TokenId>, Option<NotSampled>);
 
 /// Constraint whose output token number `n` has an id with the remainder `n % 3` modulo 3. After `length` tokens it
-/// leaves no token, for the reason `end`.
+/// leaves no token, for the reason `end`. With `gate`, the computation of every fourth mask waits for a message.
 #[derive(Debug, Clone)]
 struct Rounds {
     length: u32,
     end: NoToken,
+    gate: Option<Receiver<()>>,
 }
 
 struct Position(u32, Rounds);
@@ -48,6 +50,10 @@ impl ConstraintState for Position {
         if *position == rounds.length {
             return Err(rounds.end.clone());
         }
+        if let (Some(gate), 2) = (&rounds.gate, *position % 4) {
+            // The other end is gone when the test has ended.
+            let _ = gate.recv();
+        }
         let mut mask = TokenMask::none(VOCAB as usize);
         (*position % 3..VOCAB).step_by(3).for_each(|token| mask.allow(token));
         Ok(mask)
@@ -61,7 +67,7 @@ impl ConstraintState for Position {
 }
 
 fn constrained(sampling: SamplingParams, length: u32, end: NoToken) -> SamplingParams {
-    SamplingParams { constraint: Some(Arc::new(Rounds { length, end })), ..sampling }
+    SamplingParams { constraint: Some(Arc::new(Rounds { length, end, gate: None })), ..sampling }
 }
 
 /// Returns the sampling parameters of four sequences: three follow a constraint, of which the last two leave no token
@@ -113,6 +119,8 @@ struct Stream {
     computed: bool,
     /// Steps in flight that sample for it.
     in_flight: VecDeque<StepId>,
+    /// Steps in flight whose results for it are void, because its mask was late in the step before.
+    void: BTreeSet<StepId>,
     /// Numbers of the steps between which the sequence is preempted.
     away: Range<u64>,
 }
@@ -120,8 +128,8 @@ struct Stream {
 impl Stream {
     fn new(number: u64, away: Range<u64>) -> Stream {
         let tokens = some_tokens(PROMPT, number + 3, VOCAB);
-        let (fault, in_flight) = (None, VecDeque::new());
-        Stream { number, tokens, fault, computed: false, in_flight, away }
+        let (fault, in_flight, void) = (None, VecDeque::new(), BTreeSet::new());
+        Stream { number, tokens, fault, computed: false, in_flight, void, away }
     }
 
     fn is_done(&self) -> bool {
@@ -165,6 +173,8 @@ struct Schedule {
     depth: usize,
     /// Errors of the failed steps.
     failed: Vec<String>,
+    /// Gate of the constraints, which gets a message for each late mask.
+    gate: Option<Sender<()>>,
 }
 
 impl Schedule {
@@ -178,7 +188,8 @@ impl Schedule {
             prompt: stream.tokens.as_slice().into(),
         };
         let starts = streams.iter().zip(requests).map(start).collect();
-        Schedule { streams, starts, in_flight: VecDeque::new(), depth, failed: Vec::new() }
+        let (in_flight, failed) = (VecDeque::new(), Vec::new());
+        Schedule { streams, starts, in_flight, depth, failed, gate: None }
     }
 
     /// Begins a step, if a sequence can be in it. With two steps in flight, no step may wait for the one before it.
@@ -202,10 +213,21 @@ impl Schedule {
             Ok(output) => {
                 for (seq, result) in output.sampled {
                     let stream = &mut self.streams[seq.0 as usize];
+                    if stream.void.remove(&ended) {
+                        continue;
+                    }
                     assert_eq!(stream.in_flight.pop_front(), Some(ended));
                     match result.map(|sampled| sampled.token) {
                         _ if stream.fault.is_some() => {}
                         Ok(token) => stream.tokens.push(token),
+                        Err(NotSampled::MaskLate) => {
+                            stream.void.extend(stream.in_flight.drain(..));
+                            self.gate
+                                .as_ref()
+                                .expect("only these tests have late masks")
+                                .send(())
+                                .unwrap();
+                        }
                         Err(fault) => stream.fault = Some(fault),
                     }
                 }
@@ -234,7 +256,11 @@ fn decode(
     depth: usize,
     away: Range<u64>,
 ) -> (Vec<Outcome>, Vec<String>) {
-    let mut schedule = Schedule::new(requests, depth, &away);
+    run(runner, Schedule::new(requests, depth, &away))
+}
+
+fn run(runner: &mut Runner, mut schedule: Schedule) -> (Vec<Outcome>, Vec<String>) {
+    let depth = schedule.depth;
     for step in 1.. {
         schedule.begin(runner, StepId(step));
         let ahead = schedule.in_flight.back() == Some(&StepId(step));
@@ -273,6 +299,28 @@ fn a_preemption_in_the_middle_changes_no_constrained_text() {
     let expected = expected(&requests);
     for away in [4..6, 5..9] {
         assert_eq!(decode(&mut runner(None), &requests, 2, away), (expected.clone(), vec![]));
+    }
+}
+
+#[test]
+fn late_masks_postpone_draws_and_change_no_text() {
+    let plain = requests(false);
+    let expected = expected(&plain);
+    let (open, gate) = bounded(1000);
+    let gated = |params: &SamplingParams| SamplingParams {
+        constraint: params.constraint.as_ref().map(|_| -> Arc<dyn Constraint> {
+            let end = NoToken::Complete;
+            Arc::new(Rounds { length: 99, end, gate: Some(gate.clone()) })
+        }),
+        ..params.clone()
+    };
+    let gated: Vec<SamplingParams> = plain.iter().map(gated).collect();
+    for (depth, requests) in [(1, &gated), (2, &gated), (1, &sampled_by_host(&gated))] {
+        let mut runner = runner(None);
+        runner.bound_mask_wait(0);
+        let mut schedule = Schedule::new(requests, depth, &(4..8));
+        schedule.gate = Some(open.clone());
+        assert_eq!(run(&mut runner, schedule), (expected.clone(), vec![]), "depth {depth}");
     }
 }
 

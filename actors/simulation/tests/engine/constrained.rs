@@ -142,13 +142,14 @@ fn swaps_and_recomputes_never_change_an_output_that_follows_a_grammar() {
 }
 
 #[test]
-fn two_steps_in_flight_and_failed_steps_change_nothing_either() {
+fn two_steps_in_flight_failed_steps_and_late_masks_change_nothing_either() {
     let constraints = constraints();
     for seed in 0..4 {
-        for step_fails in [0.0, 0.02] {
+        for (step_fails, mask_late) in [(0.0, 0.0), (0.02, 0.0), (0.0, 0.3), (0.02, 0.3)] {
             storm(seed, &constraints, &|laboratory| {
                 laboratory.device.host_us = 10_000;
                 laboratory.device.faults.step_fails = step_fails;
+                laboratory.device.faults.mask_late = mask_late;
                 laboratory.settings.preemption.mode = PreemptionMode::Auto;
             });
         }
