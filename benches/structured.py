@@ -205,8 +205,9 @@ max_steps_in_flight = 1
 
 
 def beside(crowd, seconds):
-    """Runs 8 quiet streams, and beside them two clients that send the texts of `crowd`, and an honest client. Returns the quiet
-    streams' gaps, ms, the honest client's times, ms, and the statuses of the crowd's requests."""
+    """Runs 8 quiet streams and 2 quiet streams that follow a grammar, and beside them two clients that send the texts of `crowd`,
+    and an honest client. Returns the gaps of the quiet streams and of those with a grammar, ms, the honest client's times, ms, and
+    the statuses of the crowd's requests."""
     until = time.monotonic() + seconds
     statuses, honest = {}, []
     quiet = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "service_tier": "priority"}
@@ -227,16 +228,25 @@ def beside(crowd, seconds):
             honest.append((time.monotonic() - began) * 1e3 if status == 200 else float("inf"))
             time.sleep(0.5)
 
-    works = [lambda n=n: token_times(quiet | {"seed": n}, until) for n in range(8)]
+    grammar = {"structured_outputs": {"json": SCHEMA}}
+    works = [lambda n=n: token_times(quiet | {"seed": n} | (grammar if n >= 8 else {}), until) for n in range(10)]
     results = all_at_once(works + [lambda: rude(0), lambda: rude(1), small])
-    gaps = [(b - a) * 1e3 for times in results[:8] for a, b in zip(times, times[1:])]
-    return gaps, honest, statuses
+    free, constrained = ([(b - a) * 1e3 for times in part for a, b in zip(times, times[1:])] for part in (results[:8], results[8:10]))
+    return free, constrained, honest, statuses
+
+
+def spread(gaps):
+    """Writes the spread of gaps, ms."""
+    return (f"gaps p50 {percentile(gaps, 0.5):.1f} ms, p99 {percentile(gaps, 0.99):.1f}, p99.9 {percentile(gaps, 0.999):.1f}, "
+            f"longest {max(gaps):.0f} ({len(gaps)})")
 
 
 def hostile():
     attacks = [request["fields"] for request in examples("hostile")]
+    # About half of the hostile requests are refused, so half of the ordinary ones are, too: both crowds send at the same rate.
     ordinary = [{"structured_outputs": {"json": {"type": "object", "properties": {f"key{n}": {"type": "string", "maxLength": 20}},
-                                                 "required": [f"key{n}"]}}} for n in range(4000)]
+                                                 "required": [f"key{n}"], **({"minProperties": "two"} if n % 4 >= 2 else {})}}}
+                for n in range(4000)]
     # The bodies are written before the clock runs: Python's threads wait while one of them writes a large JSON text.
     attacks, ordinary_texts = ([json.dumps({"prompt": "Hello", "max_tokens": 16, **fields}).encode() for fields in crowd]
                                for crowd in (attacks, ordinary))
@@ -248,9 +258,8 @@ def hostile():
         post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, **ordinary[0]})
         for turn in range(3):
             for name, crowd in [("nothing", []), ("ordinary grammars", ordinary_texts), ("hostile grammars", attacks)]:
-                gaps, honest, statuses = beside(crowd, 25 + turn)
-                print(f"{device}, turn {turn + 1}, beside {name}: gaps p50 {percentile(gaps, 0.5):.1f} ms, p99 {percentile(gaps, 0.99):.1f}, "
-                      f"p99.9 {percentile(gaps, 0.999):.1f}, longest {max(gaps):.0f} ({len(gaps)}); small grammar p50 "
+                free, constrained, honest, statuses = beside(crowd, 25 + turn)
+                print(f"{device}, turn {turn + 1}, beside {name}: {spread(free)}; with a grammar {spread(constrained)}; small grammar p50 "
                       f"{percentile(honest, 0.5):.0f} ms, longest {max(honest):.0f} ms; statuses of the crowd {statuses}", flush=True)
         server.stop()
     os.unlink(profile.name)

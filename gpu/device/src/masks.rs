@@ -17,7 +17,8 @@ use std::time::Duration;
 /// long must not lengthen the steps of other sequences.
 pub const MASK_WAIT_US: u64 = 1_000;
 
-/// Maximum number of jobs that wait for a mask thread. When the queue is full, the submitting thread computes the mask.
+/// Maximum number of jobs that wait for a mask thread. When the queue is full, a job is submitted again when its mask is
+/// needed.
 const QUEUE: usize = 1024;
 /// Maximum number of mask threads. A machine has one mask thread for every four processors, and at least one.
 const THREADS_MAX: usize = 8;
@@ -63,13 +64,20 @@ impl std::fmt::Debug for From {
 }
 
 impl MaskThreads {
-    /// Hands a job to the mask threads. Runs the job on the calling thread if the queue is full or no mask thread
-    /// exists.
-    fn submit(&self, job: Job) {
-        let Some(queue) = self.jobs.get_or_init(start_threads) else { return job.run() };
+    /// Hands a job to the mask threads; its answer comes from `answer`. Runs the job on the calling thread if no mask
+    /// thread exists.
+    fn submit(&self, job: Job, answer: Receiver<Turn>) -> Next {
+        let Some(queue) = self.jobs.get_or_init(start_threads) else {
+            job.run();
+            return Next::Computing(answer);
+        };
         match queue.try_send(job) {
-            Ok(()) => {}
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job.run(),
+            Ok(()) => Next::Computing(answer),
+            Err(TrySendError::Full(job)) => Next::Unsent(Some((job, answer))),
+            Err(TrySendError::Disconnected(job)) => {
+                job.run();
+                Next::Computing(answer)
+            }
         }
     }
 }
@@ -118,10 +126,14 @@ pub struct ConstrainedOutput {
     /// Output tokens so far.
     tokens: Vec<TokenId>,
     next: Next,
+    /// Whether a step has waited in vain for the mask of the next token. No further step waits for this mask.
+    late: bool,
 }
 
 /// Mask of the next output token.
 enum Next {
+    /// The queue of the mask threads was full. The inner value is `Some` whenever no method runs.
+    Unsent(Option<(Job, Receiver<Turn>)>),
     Computing(Receiver<Turn>),
     Ready(Turn),
 }
@@ -145,12 +157,14 @@ impl MaskWait {
         MaskWait { end: None }
     }
 
-    /// Waits for the answer to a job; returns `None` if the wait ends first.
-    fn receive(&self, answer: &Receiver<Turn>) -> Option<Turn> {
+    /// Waits for the answer to a job; returns `None` if the wait ends first. A wait that has an end is no wait at all if
+    /// the answer is `late` already.
+    fn receive(&self, answer: &Receiver<Turn>, late: bool) -> Option<Turn> {
         let received = match &self.end {
             None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some((clock, end)) => {
-                answer.recv_timeout(Duration::from_micros(end.since_us(clock.now())))
+                let left_us = if late { 0 } else { end.since_us(clock.now()) };
+                answer.recv_timeout(Duration::from_micros(left_us))
             }
         };
         match received {
@@ -171,7 +185,13 @@ impl ConstrainedOutput {
     /// Starts the output of a sequence; a mask thread computes the mask of the first token.
     pub fn start(constraint: Arc<dyn Constraint>, threads: &MaskThreads) -> ConstrainedOutput {
         let next = compute(threads, From::Start(constraint.clone()), Vec::new());
-        ConstrainedOutput { constraint, threads: threads.clone(), tokens: Vec::new(), next }
+        ConstrainedOutput {
+            constraint,
+            threads: threads.clone(),
+            tokens: Vec::new(),
+            next,
+            late: false,
+        }
     }
 
     /// Returns the mask of output token number `index` (from 0). A repeated step asks for the mask of an output token
@@ -206,191 +226,35 @@ impl ConstrainedOutput {
         }
     }
 
-    /// Returns the turn of the next output token; `None` if the turn is not ready before `wait` ends.
+    /// Returns the turn of the next output token; `None` if the turn is not ready before `wait` ends, or not at once if an
+    /// earlier wait has ended.
     fn turn(&mut self, wait: &MaskWait) -> Option<&mut Turn> {
+        if let Next::Unsent(unsent) = &mut self.next {
+            let (job, answer) = unsent.take()?;
+            self.next = self.threads.submit(job, answer);
+        }
+        if let Next::Unsent(unsent) = &mut self.next {
+            // Only a step that waits for all its masks has time to compute one.
+            let (job, answer) = unsent.take_if(|_| wait.end.is_none())?;
+            job.run();
+            self.next = Next::Computing(answer);
+        }
         if let Next::Computing(answer) = &self.next {
-            self.next = Next::Ready(wait.receive(answer)?);
+            let turn = wait.receive(answer, self.late);
+            self.late = turn.is_none();
+            self.next = Next::Ready(turn?);
         }
         match &mut self.next {
             Next::Ready(turn) => Some(turn),
-            Next::Computing(_) => None,
+            Next::Unsent(_) | Next::Computing(_) => None,
         }
     }
 }
 
 fn compute(threads: &MaskThreads, from: From, tokens: Vec<TokenId>) -> Next {
     let (answer, turn) = bounded(1);
-    threads.submit(Job { from, tokens, answer });
-    Next::Computing(turn)
+    threads.submit(Job { from, tokens, answer }, turn)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Constraint for tests: the output counts up from 0 and ends after `last`. The computation of the mask at
-    /// `panics_at` panics.
-    #[derive(Debug)]
-    struct Counting {
-        last: u32,
-        panics_at: u32,
-    }
-
-    struct CountingState {
-        next: u32,
-        last: u32,
-        panics_at: u32,
-    }
-
-    impl Constraint for Counting {
-        fn start(&self) -> Box<dyn ConstraintState> {
-            Box::new(CountingState { next: 0, last: self.last, panics_at: self.panics_at })
-        }
-    }
-
-    impl ConstraintState for CountingState {
-        fn mask(&mut self) -> Result<TokenMask, NoToken> {
-            assert_ne!(self.next, self.panics_at, "a broken grammar");
-            if self.next > self.last {
-                return Err(NoToken::Complete);
-            }
-            let mut mask = TokenMask::none(100);
-            mask.allow(self.next);
-            Ok(mask)
-        }
-
-        fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
-            if token != self.next {
-                return Err(NoToken::Stuck(format!("{token} is not {}", self.next)));
-            }
-            self.next += 1;
-            Ok(())
-        }
-    }
-
-    /// Constraint for tests: counts up from 0, and computes each mask only when `gate` receives a message.
-    #[derive(Debug)]
-    struct Gated {
-        gate: Receiver<()>,
-    }
-
-    struct GatedState {
-        counting: CountingState,
-        gate: Receiver<()>,
-    }
-
-    impl Constraint for Gated {
-        fn start(&self) -> Box<dyn ConstraintState> {
-            let counting = CountingState { next: 0, last: 9, panics_at: u32::MAX };
-            Box::new(GatedState { counting, gate: self.gate.clone() })
-        }
-    }
-
-    impl ConstraintState for GatedState {
-        fn mask(&mut self) -> Result<TokenMask, NoToken> {
-            // The other end is gone when the test has ended.
-            let _ = self.gate.recv();
-            self.counting.mask()
-        }
-
-        fn advance(&mut self, token: TokenId) -> Result<(), NoToken> {
-            self.counting.advance(token)
-        }
-    }
-
-    fn output(last: u32, panics_at: u32) -> ConstrainedOutput {
-        ConstrainedOutput::start(Arc::new(Counting { last, panics_at }), &MaskThreads::default())
-    }
-
-    fn mask(output: &mut ConstrainedOutput, index: u32) -> Result<&TokenMask, NotSampled> {
-        output.mask(index, &MaskWait::endless())
-    }
-
-    fn only(output: &mut ConstrainedOutput, index: u32) -> TokenId {
-        let mask = mask(output, index).expect("a token is left");
-        assert_eq!(mask.count(), 1);
-        mask.nth(0).expect("one token")
-    }
-
-    #[test]
-    fn masks_follow_the_position_of_the_output() {
-        let mut output = output(10, u32::MAX);
-        for index in 0..5 {
-            assert_eq!(only(&mut output, index), index);
-            assert_eq!(only(&mut output, index), index, "asked again");
-            output.push(index);
-        }
-        // A repeated step samples the last two tokens again.
-        assert_eq!(only(&mut output, 3), 3);
-        output.push(3);
-        assert_eq!(only(&mut output, 4), 4);
-        assert_eq!(only(&mut output, 0), 0, "from the beginning");
-        let skipped = mask(&mut output, 1);
-        assert!(matches!(skipped, Err(NotSampled::NoToken(NoToken::Stuck(_)))), "{skipped:?}");
-    }
-
-    #[test]
-    fn a_mask_that_is_late_can_be_asked_for_again() {
-        let (open, gate) = bounded(1);
-        let (clock, threads) = (Clock::wall(), MaskThreads::default());
-        let mut output = ConstrainedOutput::start(Arc::new(Gated { gate }), &threads);
-        for index in 0..3 {
-            for wait_us in [0, 500] {
-                let wait = MaskWait::from_now(&clock, Some(wait_us));
-                assert_eq!(output.mask(index, &wait), Err(NotSampled::MaskLate));
-            }
-            open.send(()).expect("the constraint lives");
-            assert_eq!(only(&mut output, index), index);
-            let wait = MaskWait::from_now(&clock, Some(0));
-            assert!(output.mask(index, &wait).is_ok(), "a mask that is ready needs no wait");
-            output.push(index);
-        }
-    }
-
-    #[test]
-    fn a_complete_output_leaves_no_token() {
-        let mut output = output(1, u32::MAX);
-        for index in 0..2 {
-            only(&mut output, index);
-            output.push(index);
-        }
-        assert_eq!(mask(&mut output, 2), Err(NoToken::Complete.into()));
-        assert_eq!(only(&mut output, 1), 1, "the last token again");
-    }
-
-    #[test]
-    fn a_token_that_is_not_allowed_ends_the_output() {
-        let mut output = output(10, u32::MAX);
-        output.push(7);
-        assert_eq!(mask(&mut output, 1), Err(NoToken::Stuck("7 is not 0".to_owned()).into()));
-    }
-
-    #[test]
-    fn a_panic_costs_its_own_sequence_only() {
-        let threads = MaskThreads::default();
-        let start = |panics_at| {
-            ConstrainedOutput::start(Arc::new(Counting { last: 9, panics_at }), &threads)
-        };
-        let (mut broken, mut sound) = (start(1), start(u32::MAX));
-        for output in [&mut broken, &mut sound] {
-            assert_eq!(only(output, 0), 0);
-            output.push(0);
-        }
-        let why = mask(&mut broken, 1).expect_err("its computation panicked").to_string();
-        assert!(why.contains("panicked"), "{why}");
-        broken.push(1);
-        assert!(mask(&mut broken, 2).is_err());
-        assert_eq!(only(&mut sound, 1), 1);
-        assert_eq!(only(&mut broken, 0), 0, "the token before the panic again");
-    }
-
-    #[test]
-    fn more_jobs_than_the_queue_holds_are_all_answered() {
-        let threads = MaskThreads::default();
-        let constraint: Arc<dyn Constraint> = Arc::new(Counting { last: 9, panics_at: u32::MAX });
-        let mut outputs: Vec<ConstrainedOutput> = (0..2 * QUEUE)
-            .map(|_| ConstrainedOutput::start(constraint.clone(), &threads))
-            .collect();
-        assert!(outputs.iter_mut().all(|output| only(output, 0) == 0));
-    }
-}
+mod tests;
