@@ -35,7 +35,7 @@ pub struct FittedProfile {
     /// Mean relative error of the fitted step costs, percent: the mean of |observed / predicted - 1| over the device
     /// times of the steps.
     pub error_percent: f64,
-    /// For each step the time at which the engine saw its end, s, and its observed and its predicted time, us.
+    /// For each step the time at which it began, s, and its observed and its predicted time, us.
     steps: Vec<(f64, f64, f64)>,
 }
 
@@ -61,7 +61,8 @@ impl ServerFacts<'_> {
     ) -> Option<FittedProfile> {
         let rows: Vec<_> = steps.iter().map(|step| (work(step), step.device_us as f64)).collect();
         let costs = fit(&rows)?;
-        let when = steps.iter().map(|step| step.ended_at_us as f64 / 1e6);
+        let when =
+            steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
         let timed: Vec<_> = when
             .zip(&rows)
             .map(|(at_s, (columns, us))| (at_s, *us, predicted(&costs, columns).max(1.0)))
@@ -119,8 +120,9 @@ impl ServerFacts<'_> {
 }
 
 impl FittedProfile {
-    /// Returns the profile with the pace that the server had: its mean speed in each second after `from_s`, in place of
-    /// random slow changes. A second without steps has the pace of the one before.
+    /// Returns the profile with the pace that the server had: its mean speed in each second after `from_s`, by the steps
+    /// that began in the second. A second without steps has the pace of the one before. The pace takes the place of all
+    /// random spread, because the mean of a second holds the spread of its steps.
     #[must_use]
     pub fn with_pace(self, from_s: f64) -> MockProfile {
         let mut pace: Vec<f64> = Vec::new();
@@ -137,8 +139,7 @@ impl FittedProfile {
             // Three digits are more than a second's steps tell.
             pace.push((mean.clamp(0.01, 100.0) * 1000.0).round() / 1000.0);
         }
-        let noise = StepNoise { slow_sigma: 0.0, slow_s: 0.0, ..self.profile.noise };
-        MockProfile { pace, noise, ..self.profile }
+        MockProfile { pace, noise: StepNoise::default(), ..self.profile }
     }
 }
 
@@ -196,13 +197,22 @@ mod tests {
         // Steps of 10 ms that take twice as long in the third second; the fourth has none.
         let step = |i: u32| {
             let second = i / 50;
-            let ended_at_us = u64::from(i) * 20_000 + if second < 3 { 0 } else { 1_000_000 };
+            let (elapsed_us, pause_us) = (20_000, if second < 3 { 0 } else { 1_000_000 });
+            let ended_at_us = u64::from(i + 1) * 20_000 + pause_us;
             let device_us = if second == 2 { 20_000 } else { 10_000 };
-            StepRecord { decode_tokens: i % 8, device_us, ended_at_us, ..StepRecord::default() }
+            StepRecord {
+                decode_tokens: i % 8,
+                device_us,
+                ended_at_us,
+                elapsed_us,
+                ..StepRecord::default()
+            }
         };
         let steps: Vec<StepRecord> = (0..400).map(step).collect();
         let fitted = server.fitted("p".into(), &steps, HostCosts::default()).unwrap();
-        let pace = fitted.with_pace(0.0).pace;
+        let profile = fitted.with_pace(0.0);
+        assert_eq!(profile.noise, StepNoise::default());
+        let pace = profile.pace;
         assert_eq!(pace.len(), 9);
         assert!((pace[2] / pace[1] - 2.0).abs() < 0.01, "{pace:?}");
         assert_eq!(pace[3], pace[2], "a second without steps has the pace of the one before");
