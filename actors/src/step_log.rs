@@ -61,7 +61,8 @@ impl StepLog {
         record.device_us = output.timing.forward_us + output.timing.sampling_us;
         record.elapsed_us = now.since_us(before.map_or(submitted, |end| end.max(submitted)));
         self.tokens.0 += u64::from(record.prefill_tokens);
-        self.tokens.1 += u64::from(record.sampled);
+        self.tokens.1 +=
+            output.sampled.iter().filter(|(_, sampled)| sampled.is_ok()).count() as u64;
         if self.kept.len() == STEPS_KEPT {
             self.kept.pop_front();
         }

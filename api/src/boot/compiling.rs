@@ -7,20 +7,21 @@ use crate::text::Text;
 use actix_web::http::StatusCode;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
 use std::sync::{Arc, OnceLock};
-use tiercel_device::{Clock, Constraint};
+use tiercel_device::{Clock, Constraint, ThreadPriority};
 use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Maximum number of grammars that the server compiles at once.
+/// Maximum number of grammars that the server compiles at once, without long compilations.
 const TURNS: usize = 2;
+/// Maximum number of long compilations that do not count as one of [`TURNS`].
+const LONG_TURNS: usize = 2;
+/// Time from which a compilation is long, us. Schemas of JSONSchemaBench take 1.2 ms at p99.
+const LONG_US: u64 = 100_000;
 /// Longest time that a request waits for its turn, us.
 const WAIT_US: u64 = 5_000_000;
 /// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
 /// its turn, and puts the grammar into the cache, where a retry finds it.
 const COMPILE_US: u64 = 10_000_000;
-/// Nice value of the threads that compile: Linux gives such a thread about a tenth of the time of a thread of value 0.
-#[cfg(target_os = "linux")]
-const NICE: i32 = 10;
 /// Retry time in the answer to a client whose request got no turn, ms.
 const RETRY_MS: u64 = 1_000;
 
@@ -30,6 +31,7 @@ pub(crate) struct Compiling {
     text: Arc<Text>,
     vocab_size: u32,
     turns: Arc<Semaphore>,
+    long_turns: Arc<Semaphore>,
     /// Compiler of grammars for the model's vocabulary. The first request with a grammar makes the compiler.
     grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
@@ -62,8 +64,9 @@ pub(crate) fn describe_compilations() {
 impl Compiling {
     /// Makes the compiler of grammars for a model with `vocab_size` tokens.
     pub(crate) fn new(clock: Clock, text: Arc<Text>, vocab_size: u32) -> Compiling {
-        let (turns, grammars) = (Arc::new(Semaphore::new(TURNS)), Arc::default());
-        Compiling { clock, text, vocab_size, turns, grammars }
+        let turns = Arc::new(Semaphore::new(TURNS));
+        let long_turns = Arc::new(Semaphore::new(LONG_TURNS));
+        Compiling { clock, text, vocab_size, turns, long_turns, grammars: Arc::default() }
     }
 
     /// Compiles the grammar of a request, or returns the compiled grammar from the cache.
@@ -95,11 +98,16 @@ impl Compiling {
         let turn = self.clock.timeout_us(WAIT_US, Arc::clone(&self.turns).acquire_owned()).await;
         let Some(Ok(turn)) = turn else { return Err(NotCompiled::Busy) };
         let (answer, compiled) = oneshot::channel();
+        let (started, priority) = oneshot::channel();
+        let (running, ended) = oneshot::channel();
         let (grammars, text, vocab_size) =
             (self.grammars.clone(), self.text.clone(), self.vocab_size);
         let clock = self.clock.clone();
         let work = move || {
-            lower_priority();
+            let priority = ThreadPriority::of_this_thread();
+            priority.lower();
+            // Ignore an error: the server ends.
+            let _ = started.send(priority);
             let began = clock.now();
             let compiled = compile(&grammars, &text, vocab_size, &source);
             if !matches!(&compiled, Ok(Compiled { cached: true, .. })) {
@@ -108,13 +116,15 @@ impl Compiling {
             }
             // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
             let _ = answer.send(compiled);
-            drop(turn);
+            drop(running);
         };
         let thread = std::thread::Builder::new().name("tiercel-grammar".into());
         thread.stack_size(STACK_BYTES).spawn(work).map_err(|error| {
             tracing::error!(%error, "cannot start a thread to compile a grammar");
             NotCompiled::NoThread
         })?;
+        let long_turns = Arc::clone(&self.long_turns);
+        actix_web::rt::spawn(keep_turn(self.clock.clone(), turn, long_turns, priority, ended));
         match self.clock.timeout_us(COMPILE_US, compiled).await {
             Some(Ok(compiled)) => compiled.map_err(NotCompiled::Refused),
             Some(Err(_)) => {
@@ -126,18 +136,30 @@ impl Compiling {
     }
 }
 
-/// Lowers the priority of the calling thread to `NICE` on Linux, where each thread has a priority. On other systems a
-/// priority belongs to the whole process, and the function does nothing.
-fn lower_priority() {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{getpriority_process, setpriority_process};
-        let lowered = getpriority_process(None)
-            .and_then(|present| setpriority_process(None, NICE.max(present)));
-        if let Err(error) = lowered {
-            tracing::debug!(%error, "cannot lower the priority of a thread that compiles a grammar");
-        }
+/// Keeps the turn of a compilation until it has `ended`. A compilation of more than [`LONG_US`] changes to one of the turns
+/// for long ones, if one is free: it goes on at the lowest priority, and its first turn is free for others.
+async fn keep_turn(
+    clock: Clock,
+    turn: OwnedSemaphorePermit,
+    long_turns: Arc<Semaphore>,
+    priority: oneshot::Receiver<ThreadPriority>,
+    mut ended: oneshot::Receiver<()>,
+) {
+    if clock.timeout_us(LONG_US, &mut ended).await.is_some() {
+        return;
     }
+    let Ok(priority) = priority.await else { return };
+    let long_turn = long_turns.try_acquire_owned();
+    let turn = match &long_turn {
+        Ok(_) => {
+            priority.lower_most();
+            None
+        }
+        Err(_) => Some(turn),
+    };
+    // The thread ends without a message.
+    let _ = ended.await;
+    drop((turn, long_turn));
 }
 
 /// Compiles the source of a grammar. The first call makes the compiler of grammars for the vocabulary.
@@ -221,6 +243,37 @@ mod tests {
             let error = compiling().compile(rule("a(")).await.unwrap_err();
             assert_eq!(error.body()["error"]["param"], "guided_regex");
             assert!(error.to_string().starts_with("'guided_regex': line 1"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_long_compilation_goes_on_without_a_turn_of_the_short_ones() {
+        actix_rt::System::new().block_on(async {
+            let Compiling { clock, turns, long_turns, .. } = compiling();
+            let (mut running, mut keepers) = (Vec::new(), Vec::new());
+            for _ in 0..LONG_TURNS + 1 {
+                let turn = turns.clone().acquire_owned().await.unwrap();
+                let (started, priority) = oneshot::channel();
+                let (runs, ended) = oneshot::channel::<()>();
+                // Lowered is the priority of a thread that has no other work.
+                std::thread::spawn(|| started.send(ThreadPriority::of_this_thread()));
+                let keeper = keep_turn(clock.clone(), turn, long_turns.clone(), priority, ended);
+                keepers.push(actix_web::rt::spawn(keeper));
+                running.push(runs);
+                while long_turns.available_permits() + running.len() > LONG_TURNS
+                    && running.len() <= LONG_TURNS
+                {
+                    clock.sleep_us(1_000).await;
+                }
+            }
+            clock.sleep_us(2 * LONG_US).await;
+            assert_eq!(turns.available_permits(), TURNS - 1, "the third has kept its turn");
+            drop(running);
+            for keeper in keepers {
+                keeper.await.unwrap();
+            }
+            let free = (turns.available_permits(), long_turns.available_permits());
+            assert_eq!(free, (TURNS, LONG_TURNS));
         });
     }
 

@@ -6,6 +6,7 @@
 
 use crate::TokenId;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 
 /// Number of tokens in one word of a [`TokenMask`].
 const WORD: usize = u32::BITS as usize;
@@ -14,6 +15,12 @@ const WORD: usize = u32::BITS as usize;
 pub trait Constraint: fmt::Debug + Send + Sync {
     /// Returns the state of the constraint before the first output token.
     fn start(&self) -> Box<dyn ConstraintState>;
+
+    /// Returns the mark that the masks of the constraint take long, which mask threads set and read; `None` if they never
+    /// do.
+    fn slow(&self) -> Option<&AtomicBool> {
+        None
+    }
 }
 
 /// Two constraints are equal if they are the same compiled object.

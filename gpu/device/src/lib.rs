@@ -21,6 +21,7 @@ mod mock;
 mod sampling;
 mod step;
 mod step_record;
+mod threads;
 mod worker;
 
 pub use by_seq::{BySeq, SeqIdHasher};
@@ -43,6 +44,7 @@ pub use step::{
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
 pub use step_record::StepRecord;
+pub use threads::ThreadPriority;
 pub use worker::{QueuedRunner, StepThread};
 
 /// A device that is ready to serve: its sizes, its estimated speed, its compute side and its copy side.

@@ -5,47 +5,63 @@
 //! sampler waits for a mask only if the mask is not ready when the sampler needs it, and only for a short time
 //! ([`MaskWait`]): a sequence whose mask comes later is left out of the draws of the step.
 
+use crate::threads::thread_us;
 use crate::{
-    Clock, Constraint, ConstraintState, NoToken, NotSampled, Timestamp, TokenId, TokenMask,
+    Clock, Constraint, ConstraintState, NoToken, NotSampled, ThreadPriority, Timestamp, TokenId,
+    TokenMask,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Longest time that a step of a server waits for masks, us. Masks take microseconds; grammars that were made to take
 /// long must not lengthen the steps of other sequences.
 pub const MASK_WAIT_US: u64 = 1_000;
 
-/// Maximum number of jobs that wait for a mask thread. When the queue is full, a job is submitted again when its mask is
-/// needed.
+/// Maximum number of jobs that wait in a lane. When the queue of its lane is full, a job is submitted again when its mask
+/// is needed.
 const QUEUE: usize = 1024;
-/// Maximum number of mask threads. A machine has one mask thread for every four processors, and at least one.
+/// Maximum number of threads of the quick lane, which has one thread for every four processors, and at least one.
 const THREADS_MAX: usize = 8;
+/// Processor time of a mask from which its constraint counts as slow, us. Masks of usual grammars take 2,300 us at most.
+const SLOW_US: u64 = 5_000;
 
 /// Threads that compute masks. Clones share the threads. The threads start with the first constrained sequence, and end
 /// when no clone and no constrained sequence is left.
 #[derive(Debug, Clone, Default)]
 pub struct MaskThreads {
-    /// Queue of jobs for the threads, which is empty until the threads start; the inner value is `None` if the
-    /// operating system could not start any thread.
-    jobs: Arc<OnceLock<Option<Sender<Job>>>>,
+    /// Lanes of the threads, which are empty until the threads start; the inner value is `None` if the operating system
+    /// could not start the threads.
+    lanes: Arc<OnceLock<Option<Lanes>>>,
+}
+
+/// Queues of jobs for mask threads.
+#[derive(Debug)]
+struct Lanes {
+    quick: Sender<Job>,
+    /// Jobs of slow constraints. One thread of low priority computes these, so that they hold up neither other
+    /// constraints nor the device's threads.
+    slow: Sender<Job>,
 }
 
 /// Job of a mask thread: to advance a state by some tokens, and to compute the mask of the next token.
-#[derive(Debug)]
 struct Job {
-    from: From,
+    constraint: Arc<dyn Constraint>,
+    /// State from which the job starts; `None` for the state before the first output token.
+    state: Option<Box<dyn ConstraintState>>,
     tokens: Vec<TokenId>,
     answer: Sender<Turn>,
+    /// Points to a value that exists as long as the sequence waits for the answer.
+    wanted: Weak<()>,
 }
 
-/// State from which a job starts.
-enum From {
-    /// The state before the first output token.
-    Start(Arc<dyn Constraint>),
-    /// The state after an earlier output token.
-    State(Box<dyn ConstraintState>),
+/// Answer that a sequence waits for.
+struct Awaited {
+    answer: Receiver<Turn>,
+    /// Exists as long as the sequence waits, for [`Job::wanted`].
+    _wanted: Arc<()>,
 }
 
 /// State of a constraint at one position of the output, and the mask of the token at that position.
@@ -54,49 +70,62 @@ struct Turn {
     mask: Result<TokenMask, NoToken>,
 }
 
-impl std::fmt::Debug for From {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            From::Start(_) => "Start",
-            From::State(_) => "State",
-        })
-    }
-}
-
 impl MaskThreads {
-    /// Hands a job to the mask threads; its answer comes from `answer`. Runs the job on the calling thread if no mask
-    /// thread exists.
-    fn submit(&self, job: Job, answer: Receiver<Turn>) -> Next {
-        let Some(queue) = self.jobs.get_or_init(start_threads) else {
+    /// Hands a job to the mask threads. Runs the job on the calling thread if no mask thread exists.
+    fn submit(&self, job: Job, awaited: Awaited) -> Next {
+        let Some(lanes) = self.lanes.get_or_init(Lanes::start) else {
             job.run();
-            return Next::Computing(answer);
+            return Next::Computing(awaited);
         };
-        match queue.try_send(job) {
-            Ok(()) => Next::Computing(answer),
-            Err(TrySendError::Full(job)) => Next::Unsent(Some((job, answer))),
+        let slow = job.constraint.slow().is_some_and(|slow| slow.load(Ordering::Relaxed));
+        match if slow { &lanes.slow } else { &lanes.quick }.try_send(job) {
+            Ok(()) => Next::Computing(awaited),
+            Err(TrySendError::Full(job)) => Next::Unsent(Some((job, awaited))),
             Err(TrySendError::Disconnected(job)) => {
                 job.run();
-                Next::Computing(answer)
+                Next::Computing(awaited)
             }
         }
     }
 }
 
-fn start_threads() -> Option<Sender<Job>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (queue, work) = bounded::<Job>(QUEUE);
-    let threads = (0..(processors / 4).clamp(1, THREADS_MAX)).filter(|_| {
-        let work = work.clone();
-        let thread = std::thread::Builder::new().name("tiercel-masks".into());
-        thread.spawn(move || work.iter().for_each(Job::run)).is_ok()
-    });
-    (threads.count() > 0).then_some(queue)
+impl Lanes {
+    fn start() -> Option<Lanes> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let (quick, work) = bounded::<Job>(QUEUE);
+        let quick_threads = (0..(processors / 4).clamp(1, THREADS_MAX)).filter(|_| {
+            let work = work.clone();
+            start_thread("tiercel-masks", move || work.iter().for_each(Job::run))
+        });
+        let quick_threads = quick_threads.count();
+        let (slow, work) = bounded::<Job>(QUEUE);
+        let slow_thread = start_thread("tiercel-slow-masks", move || {
+            ThreadPriority::of_this_thread().lower();
+            work.iter().for_each(Job::run);
+        });
+        (quick_threads > 0 && slow_thread).then_some(Lanes { quick, slow })
+    }
+}
+
+/// Starts a thread; returns whether the operating system could start it.
+fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+    std::thread::Builder::new().name(name.into()).spawn(work).is_ok()
 }
 
 impl Job {
     fn run(self) {
-        let Job { from, tokens, answer } = self;
-        let turn = catch_unwind(AssertUnwindSafe(|| Turn::compute(from, &tokens)));
+        let Job { constraint, state, tokens, answer, wanted } = self;
+        if wanted.strong_count() == 0 {
+            return;
+        }
+        let began_us = thread_us();
+        let compute = || Turn::compute(state.unwrap_or_else(|| constraint.start()), &tokens);
+        let turn = catch_unwind(AssertUnwindSafe(compute));
+        if let Some(slow) = constraint.slow()
+            && thread_us().saturating_sub(began_us) > SLOW_US
+        {
+            slow.store(true, Ordering::Relaxed);
+        }
         let panicked = || Turn::stuck("the computation of its mask panicked");
         // The receiver of the answer is gone if the sequence has ended.
         let _ = answer.send(turn.unwrap_or_else(|_| panicked()));
@@ -104,11 +133,7 @@ impl Job {
 }
 
 impl Turn {
-    fn compute(from: From, tokens: &[TokenId]) -> Turn {
-        let mut state = match from {
-            From::Start(constraint) => constraint.start(),
-            From::State(state) => state,
-        };
+    fn compute(mut state: Box<dyn ConstraintState>, tokens: &[TokenId]) -> Turn {
         let advanced = tokens.iter().try_for_each(|token| state.advance(*token));
         let mask = advanced.and_then(|()| state.mask());
         Turn { state: Some(state), mask }
@@ -133,8 +158,8 @@ pub struct ConstrainedOutput {
 /// Mask of the next output token.
 enum Next {
     /// The queue of the mask threads was full. The inner value is `Some` whenever no method runs.
-    Unsent(Option<(Job, Receiver<Turn>)>),
-    Computing(Receiver<Turn>),
+    Unsent(Option<(Job, Awaited)>),
+    Computing(Awaited),
     Ready(Turn),
 }
 
@@ -184,7 +209,7 @@ impl std::fmt::Debug for ConstrainedOutput {
 impl ConstrainedOutput {
     /// Starts the output of a sequence; a mask thread computes the mask of the first token.
     pub fn start(constraint: Arc<dyn Constraint>, threads: &MaskThreads) -> ConstrainedOutput {
-        let next = compute(threads, From::Start(constraint.clone()), Vec::new());
+        let next = compute(threads, &constraint, None, Vec::new());
         ConstrainedOutput {
             constraint,
             threads: threads.clone(),
@@ -207,8 +232,8 @@ impl ConstrainedOutput {
         }
         if index < self.tokens.len() {
             self.tokens.truncate(index);
-            let from = From::Start(self.constraint.clone());
-            self.next = compute(&self.threads, from, self.tokens.clone());
+            self.late = false;
+            self.next = compute(&self.threads, &self.constraint, None, self.tokens.clone());
         }
         match self.turn(wait).map(|turn| &turn.mask) {
             Some(Ok(mask)) => Ok(mask),
@@ -222,7 +247,7 @@ impl ConstrainedOutput {
         self.tokens.push(token);
         // The turn is ready, because the token was chosen with its mask.
         if let Some(state) = self.turn(&MaskWait::endless()).and_then(|turn| turn.state.take()) {
-            self.next = compute(&self.threads, From::State(state), vec![token]);
+            self.next = compute(&self.threads, &self.constraint, Some(state), vec![token]);
         }
     }
 
@@ -230,17 +255,17 @@ impl ConstrainedOutput {
     /// earlier wait has ended.
     fn turn(&mut self, wait: &MaskWait) -> Option<&mut Turn> {
         if let Next::Unsent(unsent) = &mut self.next {
-            let (job, answer) = unsent.take()?;
-            self.next = self.threads.submit(job, answer);
+            let (job, awaited) = unsent.take()?;
+            self.next = self.threads.submit(job, awaited);
         }
         if let Next::Unsent(unsent) = &mut self.next {
             // Only a step that waits for all its masks has time to compute one.
-            let (job, answer) = unsent.take_if(|_| wait.end.is_none())?;
+            let (job, awaited) = unsent.take_if(|_| wait.end.is_none())?;
             job.run();
-            self.next = Next::Computing(answer);
+            self.next = Next::Computing(awaited);
         }
-        if let Next::Computing(answer) = &self.next {
-            let turn = wait.receive(answer, self.late);
+        if let Next::Computing(awaited) = &self.next {
+            let turn = wait.receive(&awaited.answer, self.late);
             self.late = turn.is_none();
             self.next = Next::Ready(turn?);
         }
@@ -251,9 +276,23 @@ impl ConstrainedOutput {
     }
 }
 
-fn compute(threads: &MaskThreads, from: From, tokens: Vec<TokenId>) -> Next {
-    let (answer, turn) = bounded(1);
-    threads.submit(Job { from, tokens, answer }, turn)
+/// Has the mask computed that follows `tokens` after a state; `None` stands for the state before the first output token.
+fn compute(
+    threads: &MaskThreads,
+    constraint: &Arc<dyn Constraint>,
+    state: Option<Box<dyn ConstraintState>>,
+    tokens: Vec<TokenId>,
+) -> Next {
+    let (send, answer) = bounded(1);
+    let wanted = Arc::new(());
+    let job = Job {
+        constraint: Arc::clone(constraint),
+        state,
+        tokens,
+        answer: send,
+        wanted: Arc::downgrade(&wanted),
+    };
+    threads.submit(job, Awaited { answer, _wanted: wanted })
 }
 
 #[cfg(test)]

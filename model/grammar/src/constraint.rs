@@ -3,6 +3,7 @@
 use llguidance::Matcher;
 use llguidance::api::StopReason;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use tiercel_device::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
 
@@ -14,11 +15,13 @@ pub(crate) struct Grammar {
     /// Parser before the first token. Each sequence gets a deep copy. Deep copies share no tables, so that sequences do
     /// not wait for each other and do not use up each other's limits.
     parser: Mutex<Matcher>,
+    /// Whether a mask has taken long.
+    slow: AtomicBool,
 }
 
 impl Grammar {
     pub(crate) fn new(parser: Matcher) -> Grammar {
-        Grammar { parser: Mutex::new(parser) }
+        Grammar { parser: Mutex::new(parser), slow: AtomicBool::new(false) }
     }
 }
 
@@ -32,6 +35,10 @@ impl Constraint for Grammar {
     fn start(&self) -> Box<dyn ConstraintState> {
         let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
         Box::new(State { parser: parser.deep_clone() })
+    }
+
+    fn slow(&self) -> Option<&AtomicBool> {
+        Some(&self.slow)
     }
 }
 

@@ -54,6 +54,8 @@ pub struct ModelRunner<O: Ops> {
     clock: Clock,
     /// Longest time that a step waits for masks, us; `None`: as long as it takes.
     mask_wait_us: Option<u64>,
+    /// Time that the last step took, us.
+    last_step_us: u64,
 }
 
 /// A step in flight: begun on the device, results not taken yet.
@@ -90,11 +92,13 @@ impl<O: Ops> ModelRunner<O> {
             last_end: Timestamp(0),
             clock: Clock::wall(),
             mask_wait_us: None,
+            last_step_us: 0,
         }
     }
 
     /// Bounds the time that each step waits for masks by `us` microseconds. Without this bound, a step waits until all its
-    /// masks are ready. A sequence whose mask is late gets [`NotSampled::MaskLate`](tiercel_device::NotSampled).
+    /// masks are ready. A device that draws tokens computes the forward pass meanwhile, so such a device waits for half of
+    /// the time of the last step, if this is longer. A sequence whose mask is late gets [`NotSampled::MaskLate`](tiercel_device::NotSampled).
     pub fn bound_mask_wait(&mut self, us: u64) {
         self.mask_wait_us = Some(us);
     }
@@ -122,18 +126,23 @@ impl<O: Ops + 'static> ModelRunner<O> {
     /// the device draw them. With `masked`, the device begins with the step before the host waits for masks.
     fn sample(&mut self, step: &mut Begun, jobs: &mut [Job], masked: bool) {
         let vocab = self.decoder.config().vocab_size;
-        let mut wait = None;
+        let (wait_us, mut wait) = (self.mask_wait_us(), None);
         for rows in self.decoder.logit_chunks() {
             let logits = self.decoder.logits(&mut self.ops, rows.clone());
             if masked {
                 self.ops.flush();
             }
             let since = self.clock.now();
-            let wait =
-                wait.get_or_insert_with(|| MaskWait::from_now(&self.clock, self.mask_wait_us));
+            let wait = wait.get_or_insert_with(|| MaskWait::from_now(&self.clock, wait_us));
             sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), jobs, wait);
             step.sampling_us += self.clock.now().since_us(since);
         }
+    }
+
+    /// Returns how long the next draws wait for masks, us; `None`: as long as it takes.
+    fn mask_wait_us(&self) -> Option<u64> {
+        let meanwhile_us = if O::DRAWS { self.last_step_us / 2 } else { 0 };
+        self.mask_wait_us.map(|us| us.max(meanwhile_us))
     }
 
     fn submit(&mut self, mut step: Begun, jobs: Vec<Job>) {
@@ -200,7 +209,7 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         let rows = 0..self.plan.forward().sampled.len();
         let vocab = self.decoder.config().vocab_size;
         let logits = self.decoder.last_logits();
-        let wait = MaskWait::from_now(&self.clock, self.mask_wait_us);
+        let wait = MaskWait::from_now(&self.clock, self.mask_wait_us());
         sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), &mut jobs, &wait);
         self.submit(step, jobs);
     }
@@ -220,6 +229,7 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         let Begun { step, awaited, host_us, sampling_us, .. } = step;
         let sampled = sample::answer(step, awaited, &drawn?, &mut self.sequences);
         let step_us = self.ops.step_us().unwrap_or_else(|| ended.since_us(since));
+        self.last_step_us = step_us;
         let forward_us = step_us.saturating_sub(sampling_us);
         Ok(StepOutput { sampled, timing: StepTiming { forward_us, sampling_us, host_us } })
     }

@@ -175,6 +175,8 @@ struct Schedule {
     failed: Vec<String>,
     /// Gate of the constraints, which gets a message for each late mask.
     gate: Option<Sender<()>>,
+    /// Number of late masks.
+    late: usize,
 }
 
 impl Schedule {
@@ -189,7 +191,7 @@ impl Schedule {
         };
         let starts = streams.iter().zip(requests).map(start).collect();
         let (in_flight, failed) = (VecDeque::new(), Vec::new());
-        Schedule { streams, starts, in_flight, depth, failed, gate: None }
+        Schedule { streams, starts, in_flight, depth, failed, gate: None, late: 0 }
     }
 
     /// Begins a step, if a sequence can be in it. With two steps in flight, no step may wait for the one before it.
@@ -222,11 +224,11 @@ impl Schedule {
                         Ok(token) => stream.tokens.push(token),
                         Err(NotSampled::MaskLate) => {
                             stream.void.extend(stream.in_flight.drain(..));
-                            self.gate
-                                .as_ref()
-                                .expect("only these tests have late masks")
-                                .send(())
-                                .unwrap();
+                            let gate =
+                                self.gate.as_ref().expect("only these tests have late masks");
+                            // The gate has room, or is open already.
+                            let _ = gate.try_send(());
+                            self.late += 1;
                         }
                         Err(fault) => stream.fault = Some(fault),
                     }
@@ -259,7 +261,16 @@ fn decode(
     run(runner, Schedule::new(requests, depth, &away))
 }
 
-fn run(runner: &mut Runner, mut schedule: Schedule) -> (Vec<Outcome>, Vec<String>) {
+fn run(runner: &mut Runner, schedule: Schedule) -> (Vec<Outcome>, Vec<String>) {
+    run_counted(runner, schedule).0
+}
+
+/// Runs all requests of a schedule. Returns the outcome of each request and the errors of the failed steps, and the number
+/// of late masks.
+fn run_counted(
+    runner: &mut Runner,
+    mut schedule: Schedule,
+) -> ((Vec<Outcome>, Vec<String>), usize) {
     let depth = schedule.depth;
     for step in 1.. {
         schedule.begin(runner, StepId(step));
@@ -273,7 +284,8 @@ fn run(runner: &mut Runner, mut schedule: Schedule) -> (Vec<Outcome>, Vec<String
         }
     }
     let outcome = |stream: Stream| (stream.tokens[PROMPT..].to_vec(), stream.fault);
-    (schedule.streams.into_iter().map(outcome).collect(), schedule.failed)
+    let late = schedule.late;
+    ((schedule.streams.into_iter().map(outcome).collect(), schedule.failed), late)
 }
 
 /// Returns the outcomes of the requests if the host samples the constrained sequences and one step is in flight.
@@ -306,21 +318,24 @@ fn a_preemption_in_the_middle_changes_no_constrained_text() {
 fn late_masks_postpone_draws_and_change_no_text() {
     let plain = requests(false);
     let expected = expected(&plain);
-    let (open, gate) = bounded(1000);
-    let gated = |params: &SamplingParams| SamplingParams {
+    let gated = |params: &SamplingParams, gate: &Receiver<()>| SamplingParams {
         constraint: params.constraint.as_ref().map(|_| -> Arc<dyn Constraint> {
             let end = NoToken::Complete;
             Arc::new(Rounds { length: 99, end, gate: Some(gate.clone()) })
         }),
         ..params.clone()
     };
-    let gated: Vec<SamplingParams> = plain.iter().map(gated).collect();
-    for (depth, requests) in [(1, &gated), (2, &gated), (1, &sampled_by_host(&gated))] {
+    for (depth, on_host) in [(1, false), (2, false), (1, true)] {
+        let (open, gate) = bounded(1);
+        let gated: Vec<SamplingParams> = plain.iter().map(|params| gated(params, &gate)).collect();
+        let requests = if on_host { sampled_by_host(&gated) } else { gated };
         let mut runner = runner(None);
         runner.bound_mask_wait(0);
-        let mut schedule = Schedule::new(requests, depth, &(4..8));
-        schedule.gate = Some(open.clone());
-        assert_eq!(run(&mut runner, schedule), (expected.clone(), vec![]), "depth {depth}");
+        let mut schedule = Schedule::new(&requests, depth, &(4..8));
+        schedule.gate = Some(open);
+        let (outcomes, late) = run_counted(&mut runner, schedule);
+        assert_eq!(outcomes, (expected.clone(), vec![]), "depth {depth}");
+        assert!(late > 0, "no mask was late");
     }
 }
 

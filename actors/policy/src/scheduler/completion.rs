@@ -68,10 +68,16 @@ impl State {
     }
 
     /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the times of
-    /// a step that has ended.
+    /// a step that has ended. A step with void parts says nothing about costs, because the device left them out.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
-        self.basis.cost.observe_step(&ended.work, device_us);
+        let has_void_part = |seq: &SeqId| {
+            let sequence = self.queue.table.get(*seq);
+            sequence.is_some_and(|sequence| sequence.kv.in_flight.is_void(ended.step))
+        };
+        if !ended.slices.iter().any(has_void_part) {
+            self.basis.cost.observe_step(&ended.work, device_us);
+        }
         self.pipeline.starts_in(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
@@ -118,7 +124,7 @@ impl State {
             Err(NotSampled::NoToken(NoToken::Complete)) => None,
             Err(NotSampled::MaskLate) => {
                 self.counters.postponed_draws += 1;
-                self.queue.table.update(seq, Sequence::postpone_draw);
+                self.queue.table.update(seq, |sequence| sequence.postpone_draw(step));
                 return;
             }
             Err(fault) => {

@@ -157,7 +157,8 @@ impl State {
         };
         in_flight.time_us[sequence.tier.index()] += us;
         let samples = slice.slice.sample.is_some();
-        sequence.kv.in_flight.submit(Part { step: batch.id, computed: Some(cover), samples });
+        let part = Part { step: batch.id, computed: Some(cover), samples, void: false };
+        sequence.kv.in_flight.submit(part);
         let last = !sequence.runnable(self.basis.rules.limits.max_model_len);
         in_flight.shares.charge(sequence.payer(), us, last);
         batch.slices.push(slice.slice);

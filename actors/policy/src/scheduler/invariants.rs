@@ -133,7 +133,7 @@ mod tests {
         s.enqueue(sequence(1, Tier::Standard, 8));
         submit(&mut s);
         assert_eq!(s.check(), Ok(()));
-        let part = Part { step: StepId(9), computed: None, samples: false };
+        let part = Part { step: StepId(9), computed: None, samples: false, void: false };
         s.queue.table.update(SeqId(1), |sequence| sequence.kv.in_flight.submit(part));
         assert_violation(&s, "which is not in flight");
     }

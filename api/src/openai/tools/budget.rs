@@ -4,6 +4,7 @@ use crate::http::ApiError;
 use crate::openai::fields::Fields;
 use crate::text::Forms;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tiercel_device::{Constraint, ConstraintState, NoToken, TokenId, TokenMask};
 
 /// Field of a chat request that states the budget. The name of the field is vLLM's.
@@ -65,6 +66,10 @@ impl Constraint for ThinkingBudget {
         };
         let other = self.other.as_ref().map(|other| other.start());
         Box::new(State { of: self.clone(), other, phase })
+    }
+
+    fn slow(&self) -> Option<&AtomicBool> {
+        self.other.as_ref().and_then(|other| other.slow())
     }
 }
 

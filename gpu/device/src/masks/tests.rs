@@ -1,6 +1,7 @@
 //! Tests of mask threads and of constrained outputs.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Constraint for tests: the output counts up from 0 and ends after `last`. The computation of the mask at
 /// `panics_at` panics.
@@ -180,4 +181,97 @@ fn a_job_that_found_the_queue_full_is_submitted_again_when_its_mask_is_needed() 
     assert_eq!(ready(0), 0, "every mask thread waits at the gate");
     drop(open);
     while ready(1_000) < 2 * QUEUE {}
+}
+
+/// Constraint for tests whose first mask uses more processor time than a mask of a quick constraint, and whose later masks
+/// wait for a message.
+#[derive(Debug)]
+struct Slow {
+    gate: Receiver<()>,
+    slow: AtomicBool,
+}
+
+struct SlowState {
+    masks: u32,
+    gate: Receiver<()>,
+}
+
+impl Constraint for Slow {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(SlowState { masks: 0, gate: self.gate.clone() })
+    }
+
+    fn slow(&self) -> Option<&AtomicBool> {
+        Some(&self.slow)
+    }
+}
+
+impl ConstraintState for SlowState {
+    fn mask(&mut self) -> Result<TokenMask, NoToken> {
+        let end_us = thread_us() + SLOW_US + 1_000;
+        while self.masks == 0 && thread_us() < end_us {}
+        if self.masks > 0 {
+            let _ = self.gate.recv();
+        }
+        self.masks += 1;
+        let mut mask = TokenMask::none(100);
+        mask.allow(0);
+        Ok(mask)
+    }
+
+    fn advance(&mut self, _: TokenId) -> Result<(), NoToken> {
+        Ok(())
+    }
+}
+
+#[test]
+fn slow_constraints_do_not_hold_up_quick_ones() {
+    let (open, gate) = bounded::<()>(1);
+    let threads = MaskThreads::default();
+    let slow = Arc::new(Slow { gate, slow: AtomicBool::new(false) });
+    let mut slow_outputs: Vec<ConstrainedOutput> =
+        (0..2 * THREADS_MAX).map(|_| ConstrainedOutput::start(slow.clone(), &threads)).collect();
+    for output in &mut slow_outputs {
+        assert_eq!(only(output, 0), 0);
+        output.push(0);
+    }
+    assert!(slow.slow.load(Ordering::Relaxed));
+    let constraint = Arc::new(Counting { last: 9, panics_at: u32::MAX });
+    let mut quick = ConstrainedOutput::start(constraint, &threads);
+    assert_eq!(only(&mut quick, 0), 0, "all other outputs wait at the gate");
+    drop(open);
+    assert!(slow_outputs.iter_mut().all(|output| only(output, 1) == 0));
+}
+
+#[test]
+fn masks_of_sequences_that_have_ended_are_not_computed() {
+    let (open, gate) = bounded::<()>(1);
+    let threads = MaskThreads::default();
+    let start = |constraint: Arc<dyn Constraint>| ConstrainedOutput::start(constraint, &threads);
+    let gated: Vec<ConstrainedOutput> =
+        (0..THREADS_MAX).map(|_| start(Arc::new(Gated { gate: gate.clone() }))).collect();
+    let computed = Arc::new(AtomicU32::new(0));
+    drop(start(Arc::new(Counted { computed: computed.clone() })));
+    drop(open);
+    for mut output in gated {
+        only(&mut output, 0);
+    }
+    let counted: Arc<dyn Constraint> = Arc::new(Counted { computed: computed.clone() });
+    for _ in 0..THREADS_MAX {
+        only(&mut start(counted.clone()), 0);
+    }
+    assert_eq!(computed.load(Ordering::Relaxed), THREADS_MAX as u32);
+}
+
+/// Constraint for tests that counts its masks.
+#[derive(Debug)]
+struct Counted {
+    computed: Arc<AtomicU32>,
+}
+
+impl Constraint for Counted {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        self.computed.fetch_add(1, Ordering::Relaxed);
+        Box::new(CountingState { next: 0, last: 9, panics_at: u32::MAX })
+    }
 }

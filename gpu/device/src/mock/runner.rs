@@ -42,7 +42,7 @@ impl MockRunner {
             late_masks: Draws::new(options.seed, Purpose::LateMasks),
             sequences: Sequences::default(),
             masks: MaskThreads::default(),
-            void: None,
+            failed: None,
             options,
             shared,
         };
@@ -82,7 +82,7 @@ async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<A
             shared.running = None;
             shared.step_ended.notify_waiters();
         }
-        engine.remember(&batch, &result, work.len());
+        engine.remember(&batch, result.is_err(), work.len());
         in_flight.fetch_sub(1, Ordering::AcqRel);
         done(StepDone { id: batch.id, result });
     }
@@ -100,16 +100,15 @@ struct Engine {
     sequences: Sequences,
     /// Threads that compute the masks of constrained sequences while a step runs.
     masks: MaskThreads,
-    /// Results of the last step with void results, as long as steps are in flight that had been submitted when it ended.
-    void: Option<VoidResults>,
+    /// The last step that failed, as long as steps are in flight that had been submitted when it failed.
+    failed: Option<Failed>,
 }
 
-/// Void results of a step: those of all its sequences if it failed, otherwise those of sequences whose masks were late.
-/// In the steps that were in flight when the step ended, slices that continue these sequences compute from garbage,
-/// which is no mistake of the engine.
-struct VoidResults {
+/// A step that failed while later steps were in flight. In those later steps, slices that continue a sequence of the
+/// failed step compute from garbage, which is no mistake of the engine.
+struct Failed {
     members: BTreeSet<SeqId>,
-    /// Number of steps that were in flight behind the step and have not ended.
+    /// Number of steps that were in flight behind the failed step and have not ended.
     followers: usize,
 }
 
@@ -162,9 +161,10 @@ impl Engine {
         }
     }
 
-    /// Returns a step without its slices of sequences whose result of an earlier step is void, and came while this step
-    /// was in flight. As on a real device, those slices are computed from garbage: the KV that they write stays garbage,
-    /// and the token that they sample is invalid.
+    /// Returns a step without its slices that continue a failed step which this step was in flight behind, and those
+    /// whose input token was not drawn, because the mask was late. As on a real device, these slices are computed from
+    /// garbage: the KV that they write stays garbage, and the token that they sample is invalid. The engine is not to
+    /// blame: it sent the step before it knew.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();
@@ -172,7 +172,10 @@ impl Engine {
     }
 
     fn is_in_vain(&self, slice: &SeqSlice) -> bool {
-        self.void.as_ref().is_some_and(|void| void.members.contains(&slice.seq))
+        let failed = self.failed.as_ref();
+        let undrawn = |state: &SequenceState| state.lacks(&slice.input);
+        failed.is_some_and(|failed| failed.members.contains(&slice.seq))
+            || self.sequences.get(&slice.seq).is_some_and(undrawn)
     }
 
     /// Checks the slices of a step and the KV that they read. Returns the number of writes to the device pool by copies
@@ -237,11 +240,12 @@ impl Engine {
         if self.is_in_vain(slice) {
             return Ok(Sampled { token: self.options.vocab_size, logprobs: None });
         }
-        if self.late_masks.chance(self.options.faults.mask_late) {
-            return Err(NotSampled::MaskLate);
-        }
+        let late = self.late_masks.chance(self.options.faults.mask_late);
         let unknown = NotSampled::UnknownSequence(slice.seq);
         let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
+        if late {
+            return Err(state.postpone_draw(step));
+        }
         let end = slice.first_pos as usize + slice.input.len();
         let token = state.sample(end, step, &self.oracle, wait)?;
         // The mock device samples each token with probability 1, so the log-probability is 0.
@@ -252,27 +256,16 @@ impl Engine {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Takes note that a step has ended while `queued` other steps are in flight. If results of the step are void, their
-    /// sequences are remembered until those other steps have ended, whose results from the same sequences are garbage.
-    fn remember(
-        &mut self,
-        batch: &StepBatch,
-        result: &Result<StepOutput, StepError>,
-        queued: usize,
-    ) {
-        if let Some(before) = &mut self.void {
+    /// Takes note that a step has ended while `queued` other steps are in flight. If the step failed, it is remembered
+    /// until those other steps have ended, because their results from the same sequences are garbage.
+    fn remember(&mut self, batch: &StepBatch, failed: bool, queued: usize) {
+        if let Some(before) = &mut self.failed {
             before.followers -= 1;
         }
-        self.void.take_if(|before| before.followers == 0);
-        let members: BTreeSet<SeqId> = match result {
-            Err(_) => batch.slices.iter().map(|slice| slice.seq).collect(),
-            Ok(output) => {
-                let late = |sampled: &&(_, _)| matches!(sampled, (_, Err(NotSampled::MaskLate)));
-                output.sampled.iter().filter(late).map(|(seq, _)| *seq).collect()
-            }
-        };
-        if queued > 0 && !members.is_empty() {
-            self.void = Some(VoidResults { members, followers: queued });
+        self.failed.take_if(|before| before.followers == 0);
+        if failed && queued > 0 {
+            let members = batch.slices.iter().map(|slice| slice.seq).collect();
+            self.failed = Some(Failed { members, followers: queued });
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct SequenceState {
     pub(super) last_step: Option<StepId>,
     /// Step that sampled the last token of the sequence.
     sampled_by: Option<StepId>,
+    /// Last step that sampled no token of the sequence, because the mask was late.
+    late_in: Option<StepId>,
     /// Number of most likely tokens whose log-probabilities the sequence asked for; `None` if it asked for no
     /// log-probabilities.
     pub(super) logprobs: Option<u8>,
@@ -111,6 +113,17 @@ impl SequenceState {
         }
     }
 
+    /// Whether the input of a slice is a token that was not drawn, because the mask was late.
+    pub(super) fn lacks(&self, input: &SliceInput) -> bool {
+        matches!(input, SliceInput::SampledBy(step) if self.late_in == Some(*step))
+    }
+
+    /// Records that `step` samples no token of the sequence, because the mask is late, and returns this reason.
+    pub(super) fn postpone_draw(&mut self, step: StepId) -> NotSampled {
+        self.late_in = Some(step);
+        NotSampled::MaskLate
+    }
+
     /// Whether a slice that ends before position `end` is the one from which output token number `i` is sampled.
     pub(super) fn samples(&self, end: usize, i: u32) -> bool {
         end == self.prompt_len + i as usize
@@ -130,7 +143,10 @@ impl SequenceState {
     ) -> Result<TokenId, NotSampled> {
         let token = match (&self.constrained, self.tokens.get(end)) {
             (Some(_), Some(token)) => *token,
-            (Some(_), None) => self.draw(end, oracle, wait)?,
+            (Some(_), None) => match self.draw(end, oracle, wait) {
+                Err(NotSampled::MaskLate) => return Err(self.postpone_draw(step)),
+                drawn => drawn?,
+            },
             (None, _) => self.wish(end, oracle),
         };
         if end == self.tokens.len() {

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(first_token(&paced(3, None), now), Some(Timestamp(11_000)));
         let mut starting = prompt(1, Tier::Premium, 9, 4);
         assert_eq!(first_token(&starting, now), None);
-        let part = Part { step: StepId(1), computed: Some(9), samples: true };
+        let part = Part { step: StepId(1), computed: Some(9), samples: true, void: false };
         starting.kv.in_flight.submit(part);
         assert_eq!(first_token(&starting, now), Some(now));
     }

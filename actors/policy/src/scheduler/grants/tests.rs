@@ -26,7 +26,7 @@ fn a_slice_is_a_decode_if_its_one_token_is_the_last_output() {
 #[test]
 fn only_a_slice_after_all_known_tokens_takes_its_input_from_a_step_in_flight() {
     let mut sequence = with_output(0);
-    let part = Part { step: StepId(7), computed: Some(3), samples: true };
+    let part = Part { step: StepId(7), computed: Some(3), samples: true, void: false };
     sequence.kv.in_flight.submit(part);
     let input = |computed, cover| slice_of(&sequence, computed, cover).slice.input;
     assert!(matches!(input(3, 4), SliceInput::SampledBy(StepId(7))));

@@ -19,6 +19,8 @@ pub(crate) struct Part {
     pub(crate) computed: Option<u32>,
     /// Whether the step samples a token for the sequence.
     pub(crate) samples: bool,
+    /// Whether the part does not count, because its input is a token that was not drawn: the draw was postponed.
+    pub(crate) void: bool,
 }
 
 impl InFlightProgress {
@@ -26,31 +28,47 @@ impl InFlightProgress {
         self.steps.iter().flatten()
     }
 
-    /// Whether no step in flight includes the sequence.
+    /// Returns the parts that count.
+    fn valid(&self) -> impl DoubleEndedIterator<Item = &Part> {
+        self.parts().filter(|part| !part.void)
+    }
+
+    /// Whether no step in flight includes the sequence, not even with a void part.
     pub(crate) fn is_empty(&self) -> bool {
         self.steps[0].is_none()
     }
 
     /// Returns what a step computes of the sequence; `None` if the step does not include the sequence, or its result
-    /// for the sequence was invalidated.
+    /// for the sequence was invalidated or is void.
     pub(crate) fn part(&self, step: StepId) -> Option<Part> {
-        self.parts().find(|part| part.step == step).copied()
+        self.valid().find(|part| part.step == step).copied()
+    }
+
+    /// Whether what a step computes of the sequence is void.
+    pub(crate) fn is_void(&self, step: StepId) -> bool {
+        self.parts().any(|part| part.step == step && part.void)
+    }
+
+    /// Makes what later steps than `step` compute of the sequence void. The parts stay until their steps end.
+    pub(crate) fn void_after(&mut self, step: StepId) {
+        let later = self.steps.iter_mut().flatten().filter(|part| part.step > step);
+        later.for_each(|part| part.void = true);
     }
 
     /// Returns the number of tokens with valid KV once the steps in flight have succeeded; `computed` is their number
     /// now.
     pub(crate) fn computed(&self, computed: u32) -> u32 {
-        self.parts().filter_map(|part| part.computed).next_back().unwrap_or(computed)
+        self.valid().filter_map(|part| part.computed).next_back().unwrap_or(computed)
     }
 
     /// Returns the number of output tokens that steps in flight are sampling for the sequence.
     pub(crate) fn sampled(&self) -> u32 {
-        self.parts().filter(|part| part.samples).count() as u32
+        self.valid().filter(|part| part.samples).count() as u32
     }
 
     /// Returns the last step in flight that samples a token for the sequence.
     pub(crate) fn last_sampling(&self) -> Option<StepId> {
-        self.parts().rfind(|part| part.samples).map(|part| part.step)
+        self.valid().rfind(|part| part.samples).map(|part| part.step)
     }
 
     /// Records that one more step was submitted that computes tokens of the sequence; `part` says which step and which
@@ -90,8 +108,8 @@ mod tests {
     fn parts_leave_in_the_order_of_their_steps_and_sampled_tokens_outlive_blocks() {
         let mut progress = InFlightProgress::default();
         assert_eq!((progress.computed(5), progress.sampled()), (5, 0));
-        progress.submit(Part { step: StepId(3), computed: Some(8), samples: true });
-        progress.submit(Part { step: StepId(4), computed: Some(9), samples: true });
+        progress.submit(Part { step: StepId(3), computed: Some(8), samples: true, void: false });
+        progress.submit(Part { step: StepId(4), computed: Some(9), samples: true, void: false });
         assert_eq!((progress.computed(5), progress.sampled()), (9, 2));
         assert_eq!(progress.last_sampling(), Some(StepId(4)));
         progress.ended(StepId(4));
@@ -102,5 +120,20 @@ mod tests {
         assert_eq!((progress.computed(0), progress.sampled()), (0, 1));
         assert_eq!(progress.violation([StepId(4)].into_iter()), None);
         assert!(progress.violation([StepId(3), StepId(5)].into_iter()).is_some());
+    }
+
+    #[test]
+    fn a_void_part_counts_for_nothing_but_stays_until_its_step_ends() {
+        let mut progress = InFlightProgress::default();
+        progress.submit(Part { step: StepId(3), computed: Some(8), samples: true, void: false });
+        progress.submit(Part { step: StepId(4), computed: Some(9), samples: true, void: false });
+        progress.void_after(StepId(3));
+        assert_eq!((progress.computed(5), progress.sampled()), (8, 1));
+        assert_eq!(progress.last_sampling(), Some(StepId(3)));
+        assert!(progress.part(StepId(4)).is_none() && progress.is_void(StepId(4)));
+        progress.ended(StepId(3));
+        assert!(!progress.is_empty());
+        progress.ended(StepId(4));
+        assert!(progress.is_empty());
     }
 }

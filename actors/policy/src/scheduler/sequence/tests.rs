@@ -78,7 +78,7 @@ fn a_sequence_has_no_more_valid_tokens_than_tokens() {
 fn steps_in_flight_compute_no_more_tokens_than_there_will_be() {
     let planned = |computed| {
         let mut sequence = holding(Phase::Running, 0, 2);
-        let part = Part { step: StepId(1), computed: Some(computed), samples: true };
+        let part = Part { step: StepId(1), computed: Some(computed), samples: true, void: false };
         sequence.kv.in_flight.submit(part);
         sequence
     };

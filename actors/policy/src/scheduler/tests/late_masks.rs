@@ -1,7 +1,8 @@
 //! Tests of sequences whose masks are late, so that their draws are postponed.
 
 use super::pipeline::{LATE, done, grant, submit, with_sequences};
-use super::{all_sample, scheduler, sequence, step};
+use super::{all_sample, grant_all, scheduler, sequence, step, ticket};
+use crate::protocol::{PreemptOutcome, Preempted};
 use crate::scheduler::*;
 use tiercel_device::{NotSampled, SeqId, SliceInput, StepBatch, StepDone, Tier, Timestamp};
 
@@ -72,4 +73,22 @@ fn a_plan_that_relied_on_a_late_draw_computes_the_last_token_again() {
     let last = SliceInput::Known([3].into_iter().collect());
     assert_eq!(first_slice(&batch), (3, last, Some(0)));
     s.check().expect("invariants hold");
+}
+
+#[test]
+fn a_preempted_sequence_does_not_open_before_the_step_with_its_void_part_has_ended() {
+    let mut s = with_sequences(1, 4);
+    let prompt = submit(&mut s);
+    let behind = submit(&mut s);
+    s.step_done(late_for_the_first(&prompt), LATE);
+    let error = s.cost_error().step;
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 1, kept: 0 };
+    s.preempted(Preempted { ticket: ticket(1), outcome });
+    let request = s.plan(LATE).expect("news for the block store");
+    assert!(request.wants.is_empty(), "a step still has it");
+    s.granted(grant_all(&request));
+    s.check().expect("invariants hold");
+    done(&mut s, &behind, 7);
+    assert_eq!(s.cost_error().step, error, "the device left the void part out");
+    assert_eq!(s.plan(LATE).expect("a step").wants.len(), 1);
 }
