@@ -20,7 +20,8 @@ pub struct StepLog {
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
     /// Time at which the last step ended; `None` if the engine has been idle since.
     last_end: Option<Timestamp>,
-    /// Numbers of prefill tokens and of sampled tokens of all completed steps.
+    /// Number of prefill tokens of all completed steps, and number of tokens that these steps sampled. Tokens whose draws
+    /// were postponed do not count.
     tokens: (u64, u64),
 }
 
@@ -91,7 +92,9 @@ impl StepLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tiercel_device::{SeqId, SeqSlice, SliceInput, StepError, StepOutput, StepTiming};
+    use tiercel_device::{
+        NotSampled, Sampled, SeqId, SeqSlice, SliceInput, StepError, StepOutput, StepTiming,
+    };
 
     fn slice(seq: u64, first_pos: u32, tokens: u32, sample: Option<u32>) -> SeqSlice {
         let input = SliceInput::Known((0..tokens).collect());
@@ -102,9 +105,12 @@ mod tests {
         StepBatch { id: StepId(id), starts: vec![], ends: vec![], slices }
     }
 
+    /// Returns the answer to a step in which sequence 1 got a token, and the mask of sequence 2 was late.
     fn done(id: u64, device_us: u64) -> StepDone {
         let timing = StepTiming { forward_us: device_us, ..StepTiming::default() };
-        StepDone { id: StepId(id), result: Ok(StepOutput { sampled: vec![], timing }) }
+        let token = Sampled { token: 7, logprobs: None };
+        let sampled = vec![(SeqId(1), Ok(token)), (SeqId(2), Err(NotSampled::MaskLate))];
+        StepDone { id: StepId(id), result: Ok(StepOutput { sampled, timing }) }
     }
 
     #[test]

@@ -208,8 +208,8 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         let mut jobs = sample::take_jobs(self.plan.outputs(), &mut self.sequences);
         let rows = 0..self.plan.forward().sampled.len();
         let vocab = self.decoder.config().vocab_size;
-        let logits = self.decoder.last_logits();
         let wait = MaskWait::from_now(&self.clock, self.mask_wait_us());
+        let logits = self.decoder.last_logits();
         sample::sample_rows(&mut self.ops, logits, step.step, (rows, vocab), &mut jobs, &wait);
         self.submit(step, jobs);
     }

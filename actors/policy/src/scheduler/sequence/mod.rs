@@ -295,7 +295,7 @@ impl Sequence {
         None
     }
 
-    /// Discards what steps in flight compute of the sequence, because the first of them has failed.
+    /// Discards the results of steps in flight for the sequence, because the first of them has failed.
     pub(crate) fn invalidate_in_flight(&mut self) {
         self.kv.in_flight = InFlightProgress::default();
     }
