@@ -1,5 +1,6 @@
-//! Snapshots of all live sequences, for listings. The Scheduler takes a snapshot in slices between its other messages, so
-//! that a listing of thousands of requests does not delay a step.
+//! Snapshots of all live sequences, for listings. The Scheduler takes a snapshot in slices. Between two slices all actors
+//! of its thread handle the messages that they have, so that a listing of thousands of requests delays a step by a slice at
+//! most.
 
 use crate::request::Snapshot;
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_policy::scheduler::Scheduler;
 use tokio::sync::watch;
 
-/// Most sequences that are added to a snapshot between two other messages: they take some 10 us.
+/// Most sequences in a slice: those that are added to a snapshot at once, which takes some 10 us.
 const SLICE: usize = 64;
 
 /// Channel on which an engine publishes its latest snapshot.

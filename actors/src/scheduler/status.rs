@@ -7,7 +7,7 @@ use crate::messages::{
 };
 use crate::request::{EngineStatus, Work};
 use crate::step_log::StepLog;
-use actix::{AsyncContext, Handler, ResponseFuture};
+use actix::{AsyncContext, Context, Handler, ResponseFuture};
 
 impl Handler<GetStatus> for SchedulerActor {
     type Result = ResponseFuture<EngineStatus>;
@@ -69,12 +69,23 @@ impl Handler<GetTimelines> for SchedulerActor {
     }
 }
 
+/// Sends `ContinueSnapshot` to the Scheduler after the other actors of the thread have handled the messages that they have.
+/// `Context::notify` would not do that: actix handles such a message in the same turn of the Scheduler, so all slices of a
+/// snapshot would come one after the other, and a step would wait for them.
+fn continue_snapshot(ctx: &Context<SchedulerActor>) {
+    let myself = ctx.address();
+    actix::spawn(async move {
+        tokio::task::yield_now().await;
+        myself.do_send(ContinueSnapshot);
+    });
+}
+
 impl Handler<TakeSnapshot> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: TakeSnapshot, ctx: &mut Self::Context) {
         if self.snapshots.begin(&self.core, self.clock.now()) {
-            ctx.notify(ContinueSnapshot);
+            continue_snapshot(ctx);
         }
     }
 }
@@ -84,7 +95,7 @@ impl Handler<ContinueSnapshot> for SchedulerActor {
 
     fn handle(&mut self, _: ContinueSnapshot, ctx: &mut Self::Context) {
         if self.snapshots.next_slice(&self.core, self.clock.now()) {
-            ctx.notify(ContinueSnapshot);
+            continue_snapshot(ctx);
         }
     }
 }

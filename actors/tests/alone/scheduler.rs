@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
-    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, SetLimits,
-    StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
+    GetUsage, InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget,
+    SetLimits, StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{

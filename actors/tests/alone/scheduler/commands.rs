@@ -58,6 +58,28 @@ fn a_snapshot_holds_every_live_sequence_once() {
 }
 
 #[test]
+fn other_actors_handle_messages_between_the_slices_of_a_snapshot() {
+    run(async {
+        let alone = started();
+        let mut streams = Vec::new();
+        for id in 1..=640 {
+            streams.push(alone.enqueue(id, Tier::Standard).await);
+        }
+        let (other, _) = answering(|_: &GetUsage| BlockUsage::default());
+        let mut published = alone.snapshots.subscribe();
+        published.mark_unchanged();
+        alone.scheduler.do_send(TakeSnapshot);
+        let mut answers = 0;
+        while !published.has_changed().unwrap() {
+            other.send(GetUsage).await.unwrap();
+            answers += 1;
+        }
+        assert_eq!(published.borrow().sequences.len(), 640);
+        assert!(answers >= 10, "{answers} answers during ten slices");
+    });
+}
+
+#[test]
 fn adjusted_settings_hold_from_the_next_plan_and_reach_admission() {
     run(async {
         let alone = started();
