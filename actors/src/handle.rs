@@ -2,16 +2,14 @@
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    BeginCapture, BlocksMapped, Command, Consider, Displace, Drain, FoundTimelines, GetBlockMap,
-    GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
-    PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, StopAdmitting, Submit,
-    TakeSnapshot,
+    BeginCapture, BlocksMapped, Command, Consider, Displace, Drain, GetBlockMap, GetPressure,
+    GetQueued, GetSlo, GetStatus, GetSteps, GetWork, Inspect, Inspected, Outlet, PressureLevels,
+    QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, StopAdmitting, Submit, TakeSnapshot,
 };
 use crate::recording::{Origin, Recorder, Unanswered};
 use crate::request::{Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, Work};
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
-use crate::timeline::Timeline;
 use crate::token_stream::TokenStream;
 use crate::trace::{ActiveCapture, CaptureBusy};
 use crate::wiring::{Actors, Facts};
@@ -25,6 +23,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Longest time that a drain waits for a step in flight after its grace period is over, ms.
 const LAST_STEP_MS: u64 = 30_000;
+/// Most sequences that the scheduler inspects for one message, which takes it some 10 us.
+const INSPECTED_AT_ONCE: usize = 64;
 
 /// Handle of a running engine; cheap to clone and to send to HTTP workers.
 #[derive(Clone)]
@@ -283,13 +283,22 @@ impl EngineHandle {
         Ok(begun.map_err(|_| Refusal::EngineStopped)?.map(|()| active))
     }
 
-    /// Returns the timelines of those of the given sequences that are live.
+    /// Returns views and timelines of those of the given sequences that are live, and the step that was planned last when
+    /// the first of them were inspected. Many sequences are inspected in slices, so that no step waits for all of them.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
-    pub async fn timelines(&self, of: Vec<SeqId>) -> Result<Vec<(SeqId, Timeline)>, Refusal> {
-        let answer = self.shared.actors.scheduler.send(GetTimelines(of)).await;
-        answer.map(|FoundTimelines(timelines)| timelines).map_err(|_| Refusal::EngineStopped)
+    pub async fn inspect(&self, of: &[SeqId]) -> Result<Inspected, Refusal> {
+        let scheduler = &self.shared.actors.scheduler;
+        let ask = async |slice: &[SeqId]| {
+            scheduler.send(Inspect(slice.to_vec())).await.map_err(|_| Refusal::EngineStopped)
+        };
+        let (first, rest) = of.split_at(of.len().min(INSPECTED_AT_ONCE));
+        let mut inspected = ask(first).await?;
+        for slice in rest.chunks(INSPECTED_AT_ONCE) {
+            inspected.live.extend(ask(slice).await?.live);
+        }
+        Ok(inspected)
     }
 
     /// Returns what steps have computed since the engine started, and how long the latest ones took. Only the engine of a

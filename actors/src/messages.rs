@@ -14,7 +14,7 @@ use tiercel_device::{
 use tiercel_policy::admission::{Capacity, Left};
 use tiercel_policy::blocks::{BlockMap, Salt};
 use tiercel_policy::pressure::{Level, Resource};
-use tiercel_policy::scheduler::NewSequence;
+use tiercel_policy::scheduler::{NewSequence, SequenceView};
 use tiercel_policy::slo::{GroupReport, Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -194,7 +194,8 @@ pub struct Command(pub Control);
 #[rtype(result = "()")]
 pub struct TakeSnapshot;
 
-/// Scheduler -> itself: add the next sequences to the snapshot that is being taken.
+/// Scheduler -> itself: add the next sequences to the snapshot that is being taken. The other actors have a turn before it
+/// arrives.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct ContinueSnapshot;
@@ -350,14 +351,19 @@ pub struct SloReports(pub Vec<GroupReport>);
 #[rtype(result = "()")]
 pub struct StopAdmitting;
 
-/// api -> Scheduler: asks for the timelines of these sequences.
+/// api -> Scheduler: asks for views and timelines of these sequences.
 #[derive(Debug, Clone, Message)]
-#[rtype(result = "FoundTimelines")]
-pub struct GetTimelines(pub Vec<SeqId>);
+#[rtype(result = "Inspected")]
+pub struct Inspect(pub Vec<SeqId>);
 
-/// Answer of the Scheduler: timelines of the sequences that are live.
-#[derive(Debug, actix::MessageResponse)]
-pub struct FoundTimelines(pub Vec<(SeqId, Timeline)>);
+/// Answer of the Scheduler: those of the sequences that are live, in the order of the question.
+#[derive(Debug, Default, actix::MessageResponse)]
+pub struct Inspected {
+    /// Step that was planned last.
+    pub step: StepId,
+    /// View and timeline of each live sequence.
+    pub live: Vec<(SequenceView, Timeline)>,
+}
 
 /// main -> Scheduler: drain the engine. Live sequences may finish until the deadline; then the rest is ended with an
 /// error. The scheduler reports through `done` when no sequence is left.

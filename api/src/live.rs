@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::{SeqId, Tier};
 use tiercel_policy::blocks::Salt;
 
+/// Most requests that are looked up while other threads wait for the index. The thread that looks them up may have a lower
+/// priority than the others.
+const FOUND_AT_ONCE: usize = 256;
+
 /// A request that is being answered.
 #[derive(Debug)]
 pub(crate) struct LiveRequest {
@@ -106,8 +110,18 @@ impl LiveRequests {
         &self,
         sequences: impl Iterator<Item = SeqId>,
     ) -> HashMap<SeqId, Arc<LiveRequest>> {
-        let index = self.index();
-        sequences.filter_map(|seq| Some((seq, index.get(&seq)?.clone()))).collect()
+        let (mut found, mut sequences) = (HashMap::new(), sequences.peekable());
+        while sequences.peek().is_some() {
+            let index = self.index();
+            let some = sequences.by_ref().take(FOUND_AT_ONCE);
+            found.extend(some.filter_map(|seq| Some((seq, index.get(&seq)?.clone()))));
+        }
+        found
+    }
+
+    /// Returns the sequences of all requests, in no particular order.
+    pub(crate) fn sequences(&self) -> Vec<SeqId> {
+        self.index().keys().copied().collect()
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

@@ -136,8 +136,8 @@ fn operators_see_and_change_requests() {
     assert!(lines(&server, &["snapshot", file.to_str().unwrap()]).is_empty());
     let document: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(document["settings"]["scheduler"]["order"], "arrival");
-    let printed = lines(&server, &["snapshot"]).join("\n");
-    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap()["total"], 1);
+    let printed = || lines(&server, &["snapshot"]).join("\n");
+    while serde_json::from_str::<Value>(&printed()).unwrap()["total"] != 1 {}
 
     let drained = lines(&server, &["drain", "--deadline-s", "2"]);
     assert!(drained[0].starts_with("draining: "), "{drained:?}");

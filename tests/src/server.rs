@@ -4,8 +4,9 @@ use crate::client::{Connection, Response};
 use crate::slow::SlowProfile;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tiercel::boot::{BootError, Running, start};
-use tiercel_actors::{EngineHandle, EngineStatus};
+use tiercel_actors::{EngineHandle, EngineStatus, Snapshot};
 use tiercel_config::{DeviceKind, ServerSettings};
 use tiercel_device::Clock;
 
@@ -65,6 +66,11 @@ impl TestServer {
     /// Returns the handle of the server's engine, for direct access without HTTP.
     pub fn engine(&self) -> &EngineHandle {
         self.running.engine()
+    }
+
+    /// Returns the latest snapshot of the engine that was published, without making a new one.
+    pub fn engine_snapshot(&self) -> Arc<Snapshot> {
+        block_on(self.engine().snapshot(u64::MAX / 2_000)).unwrap()
     }
 
     /// Opens a new connection to the server.

@@ -2,7 +2,7 @@
 
 use super::SchedulerActor;
 use crate::messages::{
-    ContinueSnapshot, FoundTimelines, GetStatus, GetSteps, GetTimelines, GetUsage, GetWork, Steps,
+    ContinueSnapshot, GetStatus, GetSteps, GetUsage, GetWork, Inspect, Inspected, Steps,
     TakeSnapshot,
 };
 use crate::request::{EngineStatus, Work};
@@ -60,12 +60,15 @@ impl Handler<GetWork> for SchedulerActor {
     }
 }
 
-impl Handler<GetTimelines> for SchedulerActor {
-    type Result = FoundTimelines;
+impl Handler<Inspect> for SchedulerActor {
+    type Result = Inspected;
 
-    fn handle(&mut self, GetTimelines(of): GetTimelines, _: &mut Self::Context) -> FoundTimelines {
-        let found = of.into_iter().filter_map(|seq| Some((seq, self.timelines.of(seq)?.clone())));
-        FoundTimelines(found.collect())
+    fn handle(&mut self, Inspect(of): Inspect, _: &mut Self::Context) -> Inspected {
+        let now = self.clock.now();
+        let found = of.into_iter().filter_map(|seq| {
+            Some((self.core.inspect(seq, now)?, self.timelines.of(seq)?.clone()))
+        });
+        Inspected { step: self.core.last_step(), live: found.collect() }
     }
 }
 

@@ -21,6 +21,7 @@ mod timeline;
 pub(crate) mod trace;
 mod traces;
 mod usage;
+mod views;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
 pub(crate) use latest::{LatestDocument, LatestRows};

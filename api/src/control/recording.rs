@@ -4,7 +4,7 @@ use crate::boot::{App, Serving};
 use crate::control::audit::Event;
 use crate::control::body::read_if;
 use crate::control::recorded::Facts;
-use crate::control::recording_file;
+use crate::control::{recording_file, views};
 use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::http::StatusCode;
@@ -132,10 +132,10 @@ async fn begin(
     // Hold the settings, so that no operator changes them while the recording begins.
     let settings = serving.settings.lock().await;
     let targets = engine.status().await?.targets;
-    let last_step = engine.snapshot(0).await?.step.0;
-    let snapshot = engine.snapshot(0).await?;
+    let live = views::all(app, engine).await?;
+    let last_step = views::shared(engine).await?.step.0;
     let block_size = settings.prefix_cache.enabled.then(|| engine.info().block_size);
-    let began = engine.recorder().begin(limits, block_size, &snapshot.sequences);
+    let began = engine.recorder().begin(limits, block_size, &live);
     let began = began.ok_or_else(running)?;
     app.recorded.begin(Facts {
         unix_s: Clock::unix_s(),

@@ -4,30 +4,23 @@ use crate::boot::{App, Serving};
 use crate::control::audit::Event;
 use crate::control::body::read;
 use crate::control::query::Listing;
-use crate::control::row::{Row, rows};
-use crate::control::sorted::SortedRows;
+use crate::control::row::Row;
 use crate::control::timeline::TimelineView;
+use crate::control::views::{listed, row_of};
 use crate::http::{ApiError, JsonRequest, tier_of};
 use crate::live::LiveRequest;
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::sync::Arc;
-use tiercel_actors::{Changed, Control};
+use tiercel_actors::{Changed, Control, SequenceView, Timeline};
 use tiercel_config::{KeyTier, Role};
-use tiercel_device::{SeqId, Tier, Timestamp};
+use tiercel_device::{SeqId, Tier};
 use utoipa::ToSchema;
 
-/// Age up to which listings share a snapshot, ms, if few requests are live.
-const SNAPSHOT_AGE_MS: u64 = 250;
-/// Number of live sequences for each ms of that age, if many are live: a snapshot of more sequences takes longer, so fewer
-/// are taken. With 10,000 sequences one is taken a second, which delays far fewer than one in a hundred steps.
-const SEQUENCES_PER_MS: u64 = 10;
-
-/// Most choices whose timelines are shown, if many requests have the id that is asked for.
-const TIMELINES_MAX: usize = 100;
+/// Most choices that are shown, if many requests have the id that is asked for.
+const SHOWN_MAX: usize = 100;
 
 /// Description of the path parameter with the id of a request.
 pub(crate) const ID: &str =
@@ -35,13 +28,13 @@ pub(crate) const ID: &str =
 
 /// Page of a listing of live requests.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct RequestList {
+pub(crate) struct RequestList<'a> {
     /// Step that was planned last.
     step: u64,
     /// Number of requests that match.
     total: usize,
     /// Choices of these requests, in the order that the query asks for.
-    requests: Vec<Row>,
+    requests: Vec<&'a Row>,
     /// Offset of the next page; null on the last one.
     #[schema(required)]
     next_offset: Option<usize>,
@@ -52,6 +45,9 @@ pub(crate) struct RequestList {
 pub(crate) struct RequestsShown {
     /// Step that was planned last.
     step: u64,
+    /// Number of live choices with the id.
+    total: usize,
+    /// The first of these choices by age, at most 100.
     requests: Vec<Row>,
 }
 
@@ -88,11 +84,6 @@ pub(crate) async fn own(app: Data<App>, request: HttpRequest) -> Result<HttpResp
     listing(&app, &request, Some(&caller.tenant)).await
 }
 
-/// Returns the age up to which listings share a snapshot, ms, with so many live sequences.
-pub(super) fn snapshot_age_ms(sequences: u32) -> u64 {
-    SNAPSHOT_AGE_MS.max(u64::from(sequences) / SEQUENCES_PER_MS)
-}
-
 async fn listing(
     app: &App,
     request: &HttpRequest,
@@ -100,22 +91,19 @@ async fn listing(
 ) -> Result<HttpResponse, ApiError> {
     let listing = Listing::read(request)?;
     let engine = &app.loaded()?.engine;
-    let snapshot = engine.snapshot(snapshot_age_ms(engine.places())).await?;
-    let rows = app.rows.of(&snapshot, || {
-        let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
-        SortedRows::new(rows(&snapshot, &requests, app.clock.now()))
-    });
+    let (snapshot, rows) = listed(app, engine).await?;
     let page = listing.page(&rows, of)?;
     Ok(HttpResponse::Ok().json(RequestList {
         step: snapshot.step.0,
         total: page.total,
-        requests: page.rows.into_iter().cloned().collect(),
+        requests: page.rows,
         next_offset: page.next_offset,
     }))
 }
 
 /// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a
-/// request, with their timelines.
+/// request, with their timelines. The engine is asked for these requests alone. Their positions are those of the listing
+/// that is shared.
 pub(crate) async fn show(
     app: Data<App>,
     request: HttpRequest,
@@ -127,22 +115,26 @@ pub(crate) async fn show(
         return Err(unknown(&id));
     }
     let engine = &app.loaded()?.engine;
-    let snapshot = engine.snapshot(0).await?;
-    let named = found.iter().flat_map(|request| {
-        request.sequences.iter().map(|seq| (*seq, request.clone())).collect::<Vec<_>>()
-    });
-    let mut rows = rows(&snapshot, &named.collect(), app.clock.now());
-    let shown = rows.iter().take(TIMELINES_MAX).map(|row| SeqId(row.seq)).collect();
-    let mut timelines: HashMap<_, _> = engine.timelines(shown).await?.into_iter().collect();
-    let arrivals: HashMap<SeqId, Timestamp> =
-        snapshot.sequences.iter().map(|view| (view.seq, view.arrival)).collect();
-    for row in &mut rows {
-        let seq = SeqId(row.seq);
-        if let (Some(timeline), Some(arrival)) = (timelines.remove(&seq), arrivals.get(&seq)) {
-            row.timeline = Some(TimelineView::new(&timeline, *arrival));
-        }
-    }
-    Ok(HttpResponse::Ok().json(RequestsShown { step: snapshot.step.0, requests: rows }))
+    let seqs: Vec<SeqId> = found.iter().flat_map(|request| &request.sequences).copied().collect();
+    let inspected = engine.inspect(&seqs[..seqs.len().min(SHOWN_MAX)]).await?;
+    let (_, listing) = listed(&app, engine).await?;
+    let now = app.clock.now();
+    let row = |(view, timeline): &(SequenceView, Timeline)| {
+        let request = found.iter().find(|request| request.sequences.contains(&view.seq))?;
+        let in_line = view.first_token_at.is_none() && !view.paused;
+        let listed = row_of(&listing, view.seq).filter(|_| in_line);
+        Some(Row {
+            position: listed.and_then(|row| row.position),
+            first_token_in_ms: listed.and_then(|row| row.first_token_in_ms),
+            timeline: Some(TimelineView::new(timeline, view.arrival)),
+            ..Row::new(view, request, now)
+        })
+    };
+    Ok(HttpResponse::Ok().json(RequestsShown {
+        step: inspected.step.0,
+        total: seqs.len(),
+        requests: inspected.live.iter().filter_map(row).collect(),
+    }))
 }
 
 /// Change of a request that an operator asks for.

@@ -59,7 +59,7 @@ pub(crate) struct Row {
     /// Whether the first token is expected after its deadline.
     pub(crate) late: bool,
     /// Position among the requests of its tier that have no first token and are not paused: 1 is served first. Absent
-    /// for other requests, and outside listings.
+    /// for other requests, for those that arrived after the listing was made, and in answers to commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<usize>,
     /// Expected time until the first token, ms, from the position and the rate at which the tier's queue drains (Little's

@@ -2,8 +2,9 @@
 
 use crate::boot::App;
 use crate::control::query::LIMIT_MAX;
-use crate::control::row::{Row, rows};
+use crate::control::row::Row;
 use crate::control::server::{Status, status_of};
+use crate::control::views::listed;
 use crate::http::ApiError;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
@@ -34,7 +35,7 @@ pub(crate) struct SupportSnapshot<'a> {
     /// Number of live choices.
     total: usize,
     /// Live choices, at most 1,000, in the order of service.
-    requests: Vec<Row>,
+    requests: Vec<&'a Row>,
     /// Settings of the engine.
     #[schema(value_type = Object)]
     settings: &'a EngineSettings,
@@ -57,7 +58,8 @@ struct TierTargets {
 }
 
 /// Endpoint `GET /control/v1/snapshot`: status, live requests (at most as many as a listing may have), settings and
-/// latency targets, as they were within a few milliseconds. The document has names of keys and tenants, and neither API
+/// latency targets. The requests are those of the listing that is shared, which is at most 250 ms old, or a second with
+/// 10,000 live requests. The document has names of keys and tenants, and neither API
 /// keys nor prompts nor outputs.
 pub(crate) async fn snapshot(
     app: Data<App>,
@@ -68,12 +70,8 @@ pub(crate) async fn snapshot(
     let engine = &serving.engine;
     // Hold the settings, so that no operator changes them between the parts of the document.
     let settings = serving.settings.lock().await;
-    let snapshot = engine.snapshot(0).await?;
+    let (snapshot, rows) = listed(&app, engine).await?;
     let status = engine.status().await?;
-    let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
-    let mut rows = rows(&snapshot, &requests, app.clock.now());
-    let total = rows.len();
-    rows.truncate(LIMIT_MAX);
     let targets = [Tier::Premium, Tier::Standard, Tier::Background]
         .map(|tier| (tier.name(), of_tier(&status.targets.of(tier))));
     Ok(HttpResponse::Ok().json(SupportSnapshot {
@@ -84,8 +82,8 @@ pub(crate) async fn snapshot(
         device: &engine.info().name,
         step: snapshot.step.0,
         status: status_of(&app, engine, &status),
-        total,
-        requests: rows,
+        total: rows.len(),
+        requests: rows.in_order(None).take(LIMIT_MAX).collect(),
         settings: &settings,
         targets: targets.into(),
     }))

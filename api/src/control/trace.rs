@@ -2,6 +2,7 @@
 
 use crate::boot::App;
 use crate::control::audit::Event;
+use crate::control::views;
 use crate::document::schema;
 use crate::http::ApiError;
 use crate::live::LiveRequest;
@@ -11,7 +12,6 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use tiercel_actors::Snapshot;
 use tiercel_config::Role;
 use tiercel_device::SeqId;
 use tiercel_simulation::{EngineFacts, Named, perfetto};
@@ -80,13 +80,11 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         ..Event::default()
     });
     // If the client leaves, this future and the capture are dropped, and dropping the capture ends the capture.
-    let snapshot = engine.snapshot(0).await?;
-    let mut names = names(&app, &snapshot);
+    let views = views::all(&app, engine).await?;
+    let mut names = names(&app);
     let time = async {
         app.clock.sleep_us(seconds * 1_000_000).await;
-        if let Ok(last) = engine.snapshot(0).await {
-            names.extend(self::names(&app, &last));
-        }
+        names.extend(self::names(&app));
     };
     let capture = capture.finish(time).await?;
     let facts = EngineFacts {
@@ -96,7 +94,7 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     };
     // Writing the file of a full server takes longer than an HTTP worker may be held up.
     let written = web::block(move || {
-        let named = Named { views: snapshot.sequences.clone(), names };
+        let named = Named { views, names };
         perfetto(&capture, &facts, &named)
     });
     let failed = |why: String| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why);
@@ -108,12 +106,12 @@ pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         .body(file))
 }
 
-/// Returns the names of the requests in a snapshot.
-fn names(app: &App, snapshot: &Snapshot) -> HashMap<SeqId, String> {
+/// Returns the names of all live requests, by sequence.
+fn names(app: &App) -> HashMap<SeqId, String> {
     let name = |request: &LiveRequest| {
         let LiveRequest { id, request_id, tenant, .. } = request;
         format!("{id} ({request_id}, tenant {tenant})")
     };
-    let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
+    let requests = app.live.of(app.live.sequences().into_iter());
     requests.into_iter().map(|(seq, request)| (seq, name(&request))).collect()
 }

@@ -1,6 +1,7 @@
 //! Tests of the control API: what operators see and change, who may, and what clients notice.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+mod cost;
 mod dashboard;
 mod live;
 mod rights;

@@ -2,7 +2,7 @@
 
 use super::{Alone, started};
 use crate::run;
-use tiercel_actors::messages::{CopiesEnded, FoundTimelines, GetTimelines};
+use tiercel_actors::messages::{CopiesEnded, Inspect};
 use tiercel_actors::{Control, Happening, Moment};
 use tiercel_device::{SeqId, StepId, Tier};
 use tiercel_policy::{PreemptOutcome, Preempted, StoreEvent};
@@ -10,9 +10,10 @@ use tiercel_policy::{PreemptOutcome, Preempted, StoreEvent};
 impl Alone {
     /// Returns the moments of a live sequence.
     async fn moments(&self, seq: SeqId) -> Vec<Moment> {
-        let FoundTimelines(mut found) = self.scheduler.send(GetTimelines(vec![seq])).await.unwrap();
-        assert_eq!(found.len(), 1);
-        found.remove(0).1.moments().copied().collect()
+        let inspected = self.scheduler.send(Inspect(vec![seq])).await.unwrap();
+        let [(view, timeline)] = &inspected.live[..] else { panic!("{inspected:?}") };
+        assert_eq!(view.seq, seq);
+        timeline.moments().copied().collect()
     }
 
     async fn happenings(&self, seq: SeqId) -> Vec<Happening> {
@@ -86,8 +87,8 @@ fn a_timeline_tells_what_operators_did_and_leaves_out_what_changed_nothing() {
         ];
         assert_eq!(alone.happenings(seq).await, expected);
         alone.command(Control::Cancel(seq)).await;
-        let found = alone.scheduler.send(GetTimelines(vec![seq])).await.unwrap();
-        assert!(found.0.is_empty(), "the sequence has ended");
+        let inspected = alone.scheduler.send(Inspect(vec![seq])).await.unwrap();
+        assert!(inspected.live.is_empty(), "the sequence has ended");
     });
 }
 

@@ -15,7 +15,7 @@ mod tiers;
 pub(crate) use document::LiveDocument;
 
 use crate::boot::App;
-use crate::control::requests::snapshot_age_ms;
+use crate::control::views::snapshot_age_ms;
 use crate::http::ApiError;
 use actix_web::http::header;
 use actix_web::web::{Bytes, Data};
@@ -23,6 +23,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use document::{Parts, Shown};
 use tiercel_actors::EngineHandle;
 use tiercel_config::Role;
+use tiercel_device::SeqId;
 
 /// Age up to which views share a document, ms, if few requests are live; as with listings it is longer if many are.
 const DOCUMENT_AGE_MS: u64 = 450;
@@ -43,7 +44,8 @@ pub(crate) async fn live(app: Data<App>, request: HttpRequest) -> Result<HttpRes
 async fn document(app: &App, engine: &EngineHandle, age_ms: u64) -> Result<Bytes, ApiError> {
     let snapshot = engine.snapshot(age_ms).await?;
     let shown = rows::shown(&snapshot);
-    let timelines = engine.timelines(shown.iter().map(|(view, _)| view.seq).collect()).await?;
+    let seqs: Vec<SeqId> = shown.iter().map(|(view, _)| view.seq).collect();
+    let inspected = engine.inspect(&seqs).await?;
     let blocks = engine.block_map(snapshot.clone()).await?;
     let parts = Parts {
         blocks,
@@ -52,6 +54,6 @@ async fn document(app: &App, engine: &EngineHandle, age_ms: u64) -> Result<Bytes
         status: engine.status().await?,
         now: app.clock.now(),
     };
-    let requests = rows::rows(app, &shown, timelines);
+    let requests = rows::rows(app, &shown, inspected);
     document::json(app, engine, &parts, Shown { snapshot: &snapshot, requests }).await
 }

@@ -7,6 +7,7 @@ use crate::document::schema;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tiercel_actors::messages::Inspected;
 use tiercel_actors::{SequenceState, SequenceView, Snapshot, Timeline};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use utoipa::ToSchema;
@@ -113,10 +114,11 @@ fn positions(active: &[&SequenceView], waiting: &[&SequenceView]) -> HashMap<Seq
 pub(super) fn rows(
     app: &App,
     shown: &[(&SequenceView, Option<u32>)],
-    timelines: Vec<(SeqId, Timeline)>,
+    inspected: Inspected,
 ) -> Vec<LiveRow> {
     let requests = app.live.of(shown.iter().map(|(view, _)| view.seq));
-    let timelines: HashMap<SeqId, Timeline> = timelines.into_iter().collect();
+    let timelines = inspected.live.into_iter().map(|(view, timeline)| (view.seq, timeline));
+    let timelines: HashMap<SeqId, Timeline> = timelines.collect();
     let ms = |at: Timestamp| at.0 as f64 / 1e3;
     let row = |(view, position): &(&SequenceView, Option<u32>)| {
         let request = requests.get(&view.seq)?;

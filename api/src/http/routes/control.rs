@@ -48,7 +48,7 @@ fn live() -> [Endpoint; 6] {
         Endpoint::get("/control/v1/requests", requests::list)
             .named("list_requests", "Lists live requests.")
             .with(Listing::parameters())
-            .answers::<requests::RequestList>(200, "The requests.")
+            .answers::<requests::RequestList<'_>>(200, "The requests.")
             .fails([400, 403, 503]),
         Endpoint::get("/control/v1/requests/{id}", requests::show)
             .named("show_request", "Shows the live requests with an id.")

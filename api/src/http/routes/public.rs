@@ -68,7 +68,7 @@ fn own() -> [Endpoint; 3] {
         Endpoint::get("/v1/requests", requests::own)
             .named("list_own_requests", "Lists the live requests of the caller's tenant.")
             .with(Listing::parameters())
-            .answers::<requests::RequestList>(200, "The requests.")
+            .answers::<requests::RequestList<'_>>(200, "The requests.")
             .fails([400, 503]),
         Endpoint::post("/v1/requests/{id}/cancel", requests::cancel_own)
             .named("cancel_own_request", "Cancels a request of the caller's tenant.")
