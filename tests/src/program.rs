@@ -46,6 +46,11 @@ impl Program {
         Program { path: path.to_owned(), child, address, control_url, log: Some(log) }
     }
 
+    /// Returns the id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -53,6 +53,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_config::HttpSettings;
+use tiercel_device::ThreadPriority;
 use tokio::net::TcpStream;
 
 /// Longest time for sending the rest of the answers after the engine has drained, s.
@@ -92,7 +93,11 @@ pub(crate) fn server(
         .shutdown_timeout(FLUSH_S)
         .disable_signals();
     let draining = builder.graceful_shutdown_signal();
+    // Each worker calls this function once, on its own thread.
     let builder = builder.listen("http", listener, move || {
+        if surface == Surface::Control {
+            ThreadPriority::of_this_thread().lower();
+        }
         let draining = draining.clone();
         let settings = &app.http;
         let entrance = Entrance {

@@ -1,11 +1,12 @@
 //! Priority and processor time of the calling thread.
 
-/// Nice values of threads whose work must not hold up the threads of the device. Linux gives a thread of value 10 about a
-/// tenth of the time of a thread of value 0, and one of value 19 about a seventieth.
+/// Steps of nice value by which a thread of low priority is below the threads of the device. On a processor that such a thread
+/// uses as well, Linux gives the thread of low priority about a tenth of the time.
 #[cfg(target_os = "linux")]
-const LOW: i32 = 10;
+const STEPS: i32 = 10;
+/// Largest nice value.
 #[cfg(target_os = "linux")]
-const LOWEST: i32 = 19;
+const NICE_MAX: i32 = 19;
 
 /// Priority of one thread of this process. It can only be lowered, and only on Linux, where each thread has a priority: on
 /// other systems a priority belongs to the whole process, and the methods do nothing. A system that refuses leaves the
@@ -25,24 +26,24 @@ impl ThreadPriority {
         }
     }
 
-    /// Lowers the priority, for work that others wait for.
+    /// Lowers the priority, for work that must not hold up the threads of the device.
     pub fn lower(self) {
         #[cfg(target_os = "linux")]
-        self.lower_to(LOW);
+        self.lower_by(STEPS);
     }
 
     /// Lowers the priority as far as possible, for work that takes long. The thread must still run.
     pub fn lower_most(self) {
         #[cfg(target_os = "linux")]
-        self.lower_to(LOWEST);
+        self.lower_by(NICE_MAX);
     }
 
     #[cfg(target_os = "linux")]
-    fn lower_to(self, nice: i32) {
+    fn lower_by(self, steps: i32) {
         use rustix::process::{getpriority_process, setpriority_process};
         let thread = Some(self.thread);
         let _ = getpriority_process(thread)
-            .and_then(|present| setpriority_process(thread, nice.max(present)));
+            .and_then(|present| setpriority_process(thread, NICE_MAX.min(present + steps)));
     }
 }
 
@@ -84,7 +85,7 @@ mod tests {
         });
         priority.recv().expect("the thread lives").lower_most();
         go.send(()).expect("the thread lives");
-        assert_eq!(thread.join().expect("no panic"), (LOW.max(before), LOWEST));
+        assert_eq!(thread.join().expect("no panic"), (NICE_MAX.min(before + STEPS), NICE_MAX));
         assert_eq!(own(), before);
     }
 }

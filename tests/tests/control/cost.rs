@@ -4,7 +4,7 @@ use crate::{background, command, send, wait_for};
 use serde_json::json;
 use std::collections::BTreeSet;
 use tiercel_device::Clock;
-use tiercel_tests::{Connection, TestServer};
+use tiercel_tests::{Connection, Program, TestServer};
 
 /// Shortest time between the snapshots that listings share, us.
 const SNAPSHOTS_APART_US: u64 = 250_000;
@@ -62,4 +62,21 @@ fn a_request_that_is_shown_is_as_it_is_now() {
     }
     drop(streams);
     server.finish();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_thread_that_answers_operators_gives_way() {
+    let server = Program::serve(env!("CARGO_BIN_EXE_tiercel-program"), &["--device", "mock:tiny"]);
+    assert!(server.ctl(&["status"]).status.success());
+    let nice = |thread: &std::path::Path| -> i32 {
+        let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
+        // The name of the thread, which may have spaces, ends with the last bracket; the nice value is the 17th field after.
+        stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap().parse().unwrap()
+    };
+    let process = format!("/proc/{}", server.id());
+    let own = nice(std::path::Path::new(&process));
+    let threads = std::fs::read_dir(format!("{process}/task")).unwrap();
+    let below = threads.filter(|thread| nice(&thread.as_ref().unwrap().path()) > own).count();
+    assert_eq!(below, 1, "one thread answers operators");
 }
