@@ -1,6 +1,7 @@
-"""Asks for a tier through LiteLLM with a key that may not have it. Usage: litellm_tier.py BASE_URL MODEL KEY
+"""Asks for a tier through LiteLLM with two keys. Usage: litellm_tier.py BASE_URL MODEL CAPPED_KEY PREMIUM_KEY
 
-The key's highest tier is standard, so a request for `priority` must be served, and answered, as `default`.
+The highest tier of the first key is standard, so its requests for `priority` must be served, and answered, as `default`. The
+second key may have premium, so the same requests must be answered as `priority`.
 """
 
 import os
@@ -11,23 +12,29 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
 
-BASE_URL, MODEL, KEY = sys.argv[1:]
+BASE_URL, MODEL, CAPPED, PREMIUM = sys.argv[1:]
 
 
-def complete(**more):
+def complete(key, **more):
     return litellm.completion(
-        model=f"openai/{MODEL}", api_base=BASE_URL, api_key=KEY, max_tokens=8, num_retries=0,
+        model=f"openai/{MODEL}", api_base=BASE_URL, api_key=key, max_tokens=8, num_retries=0,
         messages=[{"role": "user", "content": "Name three colours."}], **more,
     )
 
 
-asked = complete(service_tier="priority")
-assert asked.service_tier == "default", asked
-assert asked.usage.completion_tokens <= 8, asked
-chunks = list(complete(service_tier="priority", stream=True))
-assert any(chunk.choices[0].delta.content for chunk in chunks if chunk.choices), chunks
+for key, tier in (CAPPED, "default"), (PREMIUM, "priority"):
+    asked = complete(key, service_tier="priority")
+    assert asked.service_tier == tier, asked
+    assert asked.usage.completion_tokens <= 8, asked
+    chunks = list(complete(key, service_tier="priority", stream=True))
+    assert any(chunk.choices[0].delta.content for chunk in chunks if chunk.choices), chunks
+    told = {getattr(chunk, "service_tier", None) for chunk in chunks} - {None}
+    assert told == {tier}, chunks
+    assert litellm.stream_chunk_builder(chunks).service_tier == tier, chunks
+    # A request that asks for no tier gets the default one, whatever its key may have.
+    assert complete(key).service_tier == "default"
 try:
-    complete(temperature=9)
+    complete(CAPPED, temperature=9)
 except litellm.BadRequestError as error:
     assert "temperature" in str(error), error
 else:

@@ -103,17 +103,20 @@ fn a_waiting_stream_that_an_operator_raises_gets_its_first_token_within_three_st
 fn litellm_is_told_the_tier_that_its_key_may_have() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("keys.toml");
-    let hash: String = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
-    let key =
-        format!("[[key]]\nname = \"shop\"\nsha256 = \"{hash}\"\nhighest_tier = \"standard\"\n");
-    std::fs::write(&file, key).unwrap();
+    let keys = ["standard", "premium"].map(|tier| {
+        let hash = Sha256::digest(tier);
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("[[key]]\nname = \"{tier}\"\nsha256 = \"{hash}\"\nhighest_tier = \"{tier}\"\n")
+    });
+    std::fs::write(&file, keys.concat()).unwrap();
     let file = file.to_str().unwrap().to_owned();
     let server = TestServer::mock(|settings| settings.http.keys_file = Some(file));
-    let headers = [("authorization", "Bearer secret")];
+    let headers = [("authorization", "Bearer standard")];
     let models = server.connect().request("GET", "/v1/models", &headers, b"").json();
     let model = models["data"][0]["id"].as_str().unwrap().to_owned();
     let url = format!("http://{}/v1", server.address());
-    run_script("litellm_tier.py", "litellm-requirements.txt", &[&url, &model, "secret"]);
+    let args = [url.as_str(), &model, "standard", "premium"];
+    run_script("litellm_tier.py", "litellm-requirements.txt", &args);
     server.finish();
 }
 
