@@ -2,7 +2,8 @@
 
 OPERATOR_KEY has the role operator and OTHER_KEY the role viewer; `-` stands for a server without keys. Schemathesis sends
 EXAMPLES random requests to each operation, beside a fixed set of edge cases. No request goes to drain, which would end the
-server, nor to the event stream, which does not end; one listener reads the event stream and checks its events.
+server, nor to the event stream, which does not end; one listener reads the event stream and checks its events. A trace takes
+a second at least, so few requests go to it, and those that the document allows ask for one second.
 """
 
 import itertools
@@ -41,11 +42,13 @@ CHECKS = [
 VOCABULARY = 256
 # Number of requests that are kept alive, so that there is something to list and to change.
 LIVE = 3
+# Path of traces, and number of random requests to it.
+TRACE, TRACES = "/control/v1/trace", 3
 CHUNKS = {
     "/v1/chat/completions": "ChatCompletionChunk",
     "/v1/completions": "TextCompletionChunk",
 }
-counted = {"changed": 0, "found": 0, "streams": 0}
+counted = {"changed": 0, "found": 0, "streams": 0, "traces": 0}
 
 
 def validator(document, schema):
@@ -125,6 +128,9 @@ def before_call(context, case, kwargs):
     """
     if case.meta is None or case.meta.generation.mode.is_negative:
         return
+    if case.path == TRACE:
+        case.query = {**(case.query or {}), "seconds": 1}
+        return
     number = zlib.crc32(repr((case.body, case.path_parameters, case.query)).encode())
     if number % 4 == 0:
         return
@@ -142,6 +148,7 @@ def before_call(context, case, kwargs):
 def chunk_conformance(context, response, case):
     """Checks that every chunk of an event stream has the schema of chunks, and that the last is `[DONE]` or an error."""
     counted["found"] += response.status_code == 200
+    counted["traces"] += response.status_code == 200 and case.path == TRACE and case.method == "GET"
     counted["changed"] += response.status_code == 200 and case.method != "GET"
     kind = (response.headers.get("content-type") or [""])[0]
     if case.path not in CHUNKS or not kind.startswith("text/event-stream"):
@@ -167,13 +174,13 @@ def listen(events):
                 events.append(json.loads(line[6:]))
 
 
-def run(url, key, examples, checks=CHECKS, phases="coverage,fuzzing"):
+def run(url, key, examples, checks=CHECKS, phases="coverage,fuzzing", paths=("--exclude-path", TRACE)):
     """Lets Schemathesis check one document; ends the script if it finds a fault."""
-    print(f"== {url}, key {key}", flush=True)
+    print(f"== {url}, key {key}, {' '.join(paths)}", flush=True)
     arguments = ["--config-file", str(CONFIG), "--no-color", "run", f"{url}/openapi.json"]
     arguments += ["--checks", ",".join(checks), "--phases", phases, "--max-examples", str(examples)]
     arguments += ["--exclude-path", "/control/v1/drain", "--exclude-path", "/control/v1/events"]
-    arguments += ["--exclude-path", "/control/v1/trace"]
+    arguments += paths
     arguments += ["--seed", SEED, "--generation-database", "none", "--request-timeout", "30"]
     arguments += ["--continue-on-failure", "--warnings", "off"]
     if key != "-":
@@ -204,8 +211,10 @@ def main():
     run(PUBLIC, OPERATOR, EXAMPLES, checks)
     before = dict(counted)
     run(CONTROL, OPERATOR, EXAMPLES, checks)
+    for key in ["wrong", OPERATOR] if KEYED else [OPERATOR]:
+        run(CONTROL, key, TRACES, CHECKS, paths=("--include-path", TRACE))
     print(f"answers with status 200: {counted}, of the public API: {before}; events: {len(events)}")
-    assert before["streams"] > 0 and counted["changed"] > before["changed"] and events
+    assert before["streams"] > 0 and counted["changed"] > before["changed"] and counted["traces"] and events
     audit = validator(control, "AuditEvent")
     for event in events:
         if "lost" not in event:
