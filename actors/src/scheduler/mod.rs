@@ -378,6 +378,8 @@ impl Handler<Shutdown> for SchedulerActor {
 
     fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
         self.trace.end_capture(None, self.clock.now());
+        // Complete a snapshot that is being taken, because callers wait for it and no slice follows.
+        while self.snapshots.next_slice(&self.core, self.clock.now()) {}
         self.lifeline.release();
         ctx.stop();
     }

@@ -12,7 +12,7 @@ use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle,
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
     GetUsage, InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget,
-    SetLimits, StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
+    SetLimits, Shutdown, StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{

@@ -80,6 +80,23 @@ fn other_actors_handle_messages_between_the_slices_of_a_snapshot() {
 }
 
 #[test]
+fn a_snapshot_is_completed_when_the_scheduler_stops() {
+    run(async {
+        let alone = started();
+        let mut streams = Vec::new();
+        for id in 1..=200 {
+            streams.push(alone.enqueue(id, Tier::Standard).await);
+        }
+        let mut published = alone.snapshots.subscribe();
+        alone.scheduler.do_send(TakeSnapshot);
+        alone.scheduler.do_send(Shutdown);
+        let changed = alone.clock.timeout_us(1_000_000, published.changed()).await;
+        changed.expect("no caller waits for ever").unwrap();
+        assert_eq!(published.borrow().sequences.len(), 200);
+    });
+}
+
+#[test]
 fn adjusted_settings_hold_from_the_next_plan_and_reach_admission() {
     run(async {
         let alone = started();
