@@ -25,6 +25,7 @@ fn everything_holds_in_the_first_slice_and_all_that_is_to_be_shaken_is() {
     for (what, count) in [
         ("finished", summary.finished),
         ("refused", summary.refused),
+        ("refused or turned away by the patience of a tier", summary.impatient),
         ("failed", summary.failed),
         ("left", summary.left),
         ("swaps", sum(counters.swaps)),

@@ -87,6 +87,7 @@ impl Summary {
     fn add(&mut self, other: &Summary) {
         self.requests += other.requests;
         self.refused += other.refused;
+        self.impatient += other.impatient;
         self.finished += other.finished;
         self.failed += other.failed;
         self.left += other.left;

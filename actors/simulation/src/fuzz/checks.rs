@@ -76,8 +76,9 @@ fn check_ending(
     cacheable: u32,
 ) -> Result<(), String> {
     // An operator may change reservations, so that a request fits at one time and not at another.
+    let all = scenario.all_settings();
     let fitting: Vec<bool> =
-        scenario.reservations().iter().map(|kept| fits(scenario, client, kept)).collect();
+        all.iter().map(|settings| fits(scenario, client, &settings.reservation)).collect();
     let fits = fitting.iter().all(|fits| *fits);
     if !fitting.contains(&true) && !matches!(seen.ending, Ending::Refused(_)) {
         return Err("a request that can never fit was accepted".to_owned());
@@ -145,8 +146,17 @@ fn drained_amid(scenario: &Scenario) -> bool {
     matches!(scenario.drain, DrainPlan::Amid { .. })
 }
 
+/// Whether the patience of a tier that an operator may have changed to is `patience_ms`. Without a change, it is minutes,
+/// longer than any wait in a fuzzing scenario.
+fn is_adjusted_patience(scenario: &Scenario, patience_ms: u64) -> bool {
+    let adjusted = scenario.all_settings().into_iter().skip(1);
+    adjusted
+        .flat_map(|settings| settings.patience.seconds())
+        .any(|seconds| seconds > 0.0 && (seconds * 1e3).round() as u64 == patience_ms)
+}
+
 fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
-    let limits = &scenario.settings.admission;
+    let all = scenario.all_settings();
     let clients = scenario.clients.len() as u32;
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
     match why {
@@ -167,14 +177,16 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
                 && had_percent >= due_percent
                 && RETRY_MS.contains(retry_after_ms)
         }
-        // A refusal for lack of patience is valid only if the request itself stated its longest wait. The tiers' own
-        // patience is minutes, longer than any wait in a fuzzing scenario.
+        // A refusal for lack of patience is valid only if the request itself stated its longest wait, or the operator
+        // changed the patience of its tier.
         Refusal::OutOfPatience { stated, expected_ms, patience_ms, .. } => {
-            *stated && expected_ms >= patience_ms
+            (*stated || is_adjusted_patience(scenario, *patience_ms)) && expected_ms >= patience_ms
         }
         Refusal::QueueFull { retry_after_ms, .. } => {
-            let short = clients > limits.max_queued_requests_per_tier
-                || tokens as u64 > limits.max_queued_tokens_per_tier;
+            let short = all.iter().map(|settings| &settings.admission).any(|limits| {
+                clients > limits.max_queued_requests_per_tier
+                    || tokens as u64 > limits.max_queued_tokens_per_tier
+            });
             short && RETRY_MS.contains(retry_after_ms)
         }
         Refusal::ServerFull { limit, kept, .. } => clients > limit - kept,
@@ -191,9 +203,10 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
         RequestFault::TurnedAway { .. } => {
             scenario.clients.len() as u32 > scenario.settings.admission.max_requests / 2
         }
-        RequestFault::OutOfPatience { stated, patience_ms, .. } => {
-            *stated && client.request.max_wait_ms == Some(*patience_ms)
-        }
+        RequestFault::OutOfPatience { stated, patience_ms, .. } => match stated {
+            true => client.request.max_wait_ms == Some(*patience_ms),
+            false => is_adjusted_patience(scenario, *patience_ms),
+        },
         RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
         RequestFault::ShuttingDown => drained_amid(scenario),
         RequestFault::Cancelled => {
@@ -289,6 +302,11 @@ pub(super) fn summary(seen: &[Seen], counters: Option<Counters>, end: Timestamp)
     };
     for seen in seen {
         summary.tokens += seen.tokens.len() as u64;
+        summary.impatient += u64::from(matches!(
+            seen.ending,
+            Ending::Refused(Refusal::OutOfPatience { stated: false, .. })
+                | Ending::Failed(RequestFault::OutOfPatience { stated: false, .. })
+        ));
         let count = match seen.ending {
             Ending::Refused(_) => &mut summary.refused,
             Ending::Finished { .. } => &mut summary.finished,

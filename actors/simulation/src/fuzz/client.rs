@@ -42,7 +42,7 @@ pub(super) async fn visit(stage: Rc<Stage>, number: usize, client: Client) -> Se
     clock.sleep_until(client.at).await;
     let most = client.request.max_tokens as usize;
     let mut seen = Seen { tokens: Vec::new(), with_logprobs: 0, ending: Ending::Left };
-    match stage.engine.submit(client.request).await {
+    match stage.engine.submit(stage.keyed(&client.request)).await {
         Err(refusal) => seen.ending = Ending::Refused(refusal),
         Ok(stream) => {
             stage.admitted(number, stream.seq());

@@ -1,7 +1,7 @@
 //! Draws the clients of a fuzzing scenario, the operator's commands and the drain (shutdown) of the engine at random.
 
 use super::dice::Dice;
-use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
+use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario, Waiting};
 use std::sync::Arc;
 use tiercel_actors::Request;
 use tiercel_config::{Policy, Reservation, SloTargets, Target};
@@ -11,7 +11,7 @@ use tiercel_policy::blocks::Salt;
 
 /// Adds clients, operator commands and the time of the server's shutdown to a fuzz scenario.
 pub(super) fn gather(scenario: &mut Scenario) {
-    let mut dice = Dice::new(scenario.seed, 2);
+    let (mut dice, mut of_keys) = (Dice::new(scenario.seed, 2), Dice::new(scenario.seed, 3));
     let requests = requests(&mut dice, &scenario.profile, &scenario.oracle());
     let mut at = Timestamp(0);
     let longest_gap_us = dice.pick(&[1, 300, 3_000, 10_000]);
@@ -24,8 +24,10 @@ pub(super) fn gather(scenario: &mut Scenario) {
     let end_us = 2 * at.0 + 50_000;
     for _ in 0..dice.pick(&[0, 0, 2, 6]) {
         let at = Timestamp(dice.below_us(end_us));
-        scenario.orders.push(Order { at, act: act(&mut dice, scenario.clients.len()) });
+        let act = act(&mut dice, &mut of_keys, scenario.clients.len());
+        scenario.orders.push(Order { at, act });
     }
+    keys(&mut of_keys, scenario, end_us);
     if dice.chance(0.2) {
         let at = Timestamp(dice.below_us(end_us));
         scenario.drain = DrainPlan::Amid { at, grace_ms: dice.pick(&[0, 5, 10_000]) };
@@ -135,7 +137,42 @@ fn habit(dice: &mut Dice, max_tokens: u32) -> Habit {
     }
 }
 
-fn act(dice: &mut Dice, clients: usize) -> Act {
+/// Adds reloads of the keys, looks of the operator, and targets that requests state, which their keys may let them tighten.
+fn keys(dice: &mut Dice, scenario: &mut Scenario, end_us: u64) {
+    for client in &mut scenario.clients {
+        if dice.chance(0.2) {
+            client.request.targets.ttft_ms = Some(dice.pick(&[0.5, 20.0, 2_000.0]));
+            client.request.targets.tpot_ms = Some(dice.pick(&[0.05, 2.0, 200.0]));
+        }
+    }
+    for _ in 0..dice.pick(&[0, 0, 1, 3]) {
+        let at = Timestamp(dice.below_us(end_us));
+        let act = match dice.chance(0.3) {
+            true => {
+                Act::Look { client: dice.between(0..=scenario.clients.len() as u32 - 1) as usize }
+            }
+            false => Act::ReloadKeys {
+                tenant: dice.pick(&[0, 1]),
+                weight: dice.pick(&[0.01, 1.0, 100.0]),
+                may_tighten: dice.chance(0.5),
+            },
+        };
+        scenario.orders.push(Order { at, act });
+    }
+}
+
+/// Draws how requests may wait after a change of settings: mostly for long, as by default.
+fn waiting(dice: &mut Dice) -> Waiting {
+    Waiting {
+        patience_s: dice.pick(&[600.0, 0.0, 0.002, 0.02]),
+        shares_percent: dice.pick(&[[50.0, 35.0], [98.0, 1.0], [1.0, 1.0], [34.0, 33.0]]),
+        queued_requests: dice.pick(&[256, 256, 2, 1]),
+        queued_tokens: dice.pick(&[1 << 20, 1 << 20, 20]),
+        ageing_s: dice.pick(&[0.0, 0.002, 0.05]),
+    }
+}
+
+fn act(dice: &mut Dice, of_keys: &mut Dice, clients: usize) -> Act {
     let client = dice.between(0..=clients as u32 - 1) as usize;
     match dice.between(0..=10) {
         9 | 10 => {
@@ -146,6 +183,7 @@ fn act(dice: &mut Dice, clients: usize) -> Act {
                 target: dice.pick(&[Target::Auto, Target::None, Target::Ms(0.5), Target::Ms(50.0)]),
                 kind: dice.pick(&[Reservation::Hard, Reservation::Lent]),
                 reserved_percent: dice.pick(&[0.0, 0.0, 30.0, 60.0]),
+                waiting: waiting(of_keys),
             }
         }
         8 => Act::Cancel { client },

@@ -135,16 +135,40 @@ fn faults(dice: &mut Dice) -> MockFaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::{Act, Failure, Summary};
     use tiercel_config::Policy;
 
     #[test]
     fn every_scenario_is_one_that_an_engine_may_be_asked_to_serve() {
         for seed in 0..500 {
             let scenario = Scenario::draw(seed);
-            scenario.settings.check().expect("settings are within their ranges");
+            for settings in scenario.all_settings() {
+                settings.check().expect("settings are within their ranges");
+            }
             assert!((5..=40).contains(&scenario.clients.len()), "seed {seed}");
             assert!(scenario.profile.device_blocks > 0 && scenario.profile.kv_bytes_per_token > 0);
         }
+    }
+
+    /// Plays a scenario and returns what the clients got. The time at which the last order was given does not count.
+    fn played(scenario: &Scenario) -> Result<Summary, Failure> {
+        scenario.run().map(|summary| Summary { simulated_us: 0, ..summary })
+    }
+
+    /// Whether one of the scenarios of the seeds below `seeds` plays otherwise without the orders that `leave_out` names.
+    fn matters(seeds: u64, leave_out: fn(&Act) -> bool) -> bool {
+        (0..seeds).map(Scenario::draw).any(|scenario| {
+            let mut other = scenario.clone();
+            other.orders.retain(|order| !leave_out(&order.act));
+            other.orders.len() < scenario.orders.len() && played(&other) != played(&scenario)
+        })
+    }
+
+    #[test]
+    fn keys_that_are_read_again_change_what_clients_get_and_looks_do_not() {
+        assert!(matters(2_000, |act| matches!(act, Act::ReloadKeys { may_tighten: true, .. })));
+        assert!(matters(2_000, |act| matches!(act, Act::ReloadKeys { may_tighten: false, .. })));
+        assert!(!matters(300, |act| matches!(act, Act::Look { .. })));
     }
 
     #[test]

@@ -28,4 +28,4 @@ mod scenario;
 
 pub use campaign::{Campaign, Finding, Tally};
 pub use run::{Failure, Summary};
-pub use scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
+pub use scenario::{Act, Client, DrainPlan, Habit, Order, Scenario, Waiting};

@@ -6,9 +6,12 @@ use super::panics;
 use super::scenario::{Act, DrainPlan, Order, Scenario};
 use crate::laboratory::{Laboratory, simulate};
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
-use tiercel_actors::{Control, Counters, EngineHandle, EngineStatus};
+use tiercel_actors::{Control, Counters, EngineHandle, EngineStatus, Request};
 use tiercel_device::{Clock, MockFaultLog, SeqId};
+use tiercel_policy::Weight;
+use tiercel_policy::blocks::Salt;
 use tokio::task::JoinHandle;
 
 /// Simulated time after which a waiting client counts as stuck, us, if no client has received anything meanwhile.
@@ -73,6 +76,8 @@ pub struct Summary {
     pub requests: u64,
     /// Number of requests that were refused.
     pub refused: u64,
+    /// Number of requests that were refused or turned away by the patience of their tier.
+    pub impatient: u64,
     /// Number of requests whose output is complete.
     pub finished: u64,
     /// Number of requests that ended with an error.
@@ -92,6 +97,8 @@ pub(super) struct Stage {
     pub(super) engine: EngineHandle,
     /// Id of the sequence of each client's request; `None` until the request is accepted.
     seqs: RefCell<Vec<Option<SeqId>>>,
+    /// Weight, and right to tighten targets, of each tenant whose keys were read again.
+    keys: RefCell<HashMap<Salt, (Weight, bool)>>,
     /// Number of times that any client got on so far: its request was accepted, it received an event, or it was done.
     /// If the number stands still, the engine may be stuck.
     progress: Cell<u64>,
@@ -101,6 +108,15 @@ impl Stage {
     pub(super) fn admitted(&self, client: usize, seq: SeqId) {
         self.seqs.borrow_mut()[client] = Some(seq);
         self.progress();
+    }
+
+    /// Returns a request as the server sends it on: with the weight and the right of its key at this moment.
+    pub(super) fn keyed(&self, request: &Request) -> Request {
+        let mut request = request.clone();
+        if let Some((weight, may_tighten)) = self.keys.borrow().get(&request.salt) {
+            (request.weight, request.may_tighten) = (*weight, Some(*may_tighten));
+        }
+        request
     }
 
     pub(super) fn progress(&self) {
@@ -133,6 +149,7 @@ impl Scenario {
         let stage = Rc::new(Stage {
             engine: engine.clone(),
             seqs: RefCell::new(vec![None; self.clients.len()]),
+            keys: RefCell::default(),
             progress: Cell::default(),
         });
         let played = tokio::select! {
@@ -228,6 +245,14 @@ async fn give(stage: Rc<Stage>, order: Order) {
             if let Some(settings) = order.act.adjusted(stage.engine.settings()) {
                 command(Control::Adjust(Box::new(settings))).await;
             }
+        }
+        Act::ReloadKeys { tenant, weight, may_tighten } => {
+            stage.keys.borrow_mut().insert(Salt([tenant; 16]), (Weight::new(weight), may_tighten));
+        }
+        Act::Look { client } => {
+            // An engine that has stopped shows nothing.
+            let _ = stage.engine.snapshot(0).await;
+            let _ = stage.engine.inspect(&seq_of(client).into_iter().collect::<Vec<_>>()).await;
         }
         Act::Cancel { client } => {
             if let Some(seq) = seq_of(client) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use tiercel_actors::Request;
-use tiercel_config::{EngineSettings, Policy, Reservation, ReservationSettings, Target};
+use tiercel_config::{EngineSettings, Policy, Reservation, Target};
 use tiercel_device::{
     Clock, Fingerprints, MockFaults, MockOptions, MockOracle, MockProfile, Tier, Timestamp,
 };
@@ -93,7 +93,8 @@ pub enum Act {
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
-    /// Changes settings: those of another policy, the number of sequences in a step, latency targets and reservations.
+    /// Changes settings: those of another policy, the number of sequences in a step, latency targets, reservations and the
+    /// limits of waiting.
     Adjust {
         /// Policy whose settings the engine follows from then on.
         policy: Policy,
@@ -105,14 +106,65 @@ pub enum Act {
         kind: Reservation,
         /// Share of the blocks and of the slots that is reserved for premium from then on, percent.
         reserved_percent: f64,
+        /// How requests may wait from then on.
+        waiting: Waiting,
     },
+    /// Reads the API keys again: requests of a tenant that are sent from then on have another weight, and may or may not
+    /// tighten their targets.
+    ReloadKeys {
+        /// Number of the tenant.
+        tenant: u8,
+        /// Weight of the tenant in the fair queues.
+        weight: f64,
+        /// Whether requests of the tenant may tighten their targets.
+        may_tighten: bool,
+    },
+    /// Looks at all live requests, and at one of them.
+    Look {
+        /// Index of the client whose request is inspected.
+        client: usize,
+    },
+}
+
+/// Settings about waiting that the operator changes in a fuzzing scenario.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Waiting {
+    /// Patience of every tier, s; 0 for ever.
+    pub patience_s: f64,
+    /// Shares of premium and of standard, percent; background has the rest.
+    pub shares_percent: [f64; 2],
+    /// Most requests of a tier that may wait for their first token.
+    pub queued_requests: u32,
+    /// Most prompt tokens of a tier that may wait for their first token.
+    pub queued_tokens: u64,
+    /// Time after which a waiting request moves up a tier, s; 0 for never.
+    pub ageing_s: f64,
+}
+
+impl Waiting {
+    fn apply(&self, settings: &mut EngineSettings) {
+        let Waiting { patience_s, shares_percent: [premium, standard], .. } = *self;
+        let patience = &mut settings.patience;
+        for of_tier in
+            [&mut patience.premium_s, &mut patience.standard_s, &mut patience.background_s]
+        {
+            *of_tier = patience_s;
+        }
+        settings.shares.premium_percent = premium;
+        settings.shares.standard_percent = standard;
+        settings.shares.background_percent = 100.0 - premium - standard;
+        settings.admission.max_queued_requests_per_tier = self.queued_requests;
+        settings.admission.max_queued_tokens_per_tier = self.queued_tokens;
+        settings.scheduler.ageing_s = self.ageing_s;
+    }
 }
 
 impl Act {
     /// Returns the settings after the command of an engine that was started with the settings `started`; `None` for a
     /// command that changes no single settings.
     pub(super) fn adjusted(&self, started: &EngineSettings) -> Option<EngineSettings> {
-        let Act::Adjust { policy, seqs_percent, target, kind, reserved_percent } = *self else {
+        let Act::Adjust { policy, seqs_percent, target, kind, reserved_percent, waiting } = *self
+        else {
             return None;
         };
         let mut settings = started.clone();
@@ -126,6 +178,7 @@ impl Act {
         settings.reservation.kind = kind;
         settings.reservation.premium_blocks_percent = reserved_percent;
         settings.reservation.premium_slots_percent = reserved_percent;
+        waiting.apply(&mut settings);
         Some(settings)
     }
 }
@@ -172,11 +225,10 @@ impl Scenario {
         fewer
     }
 
-    /// Returns the reservations that are in effect at some time of the scenario.
-    pub(super) fn reservations(&self) -> Vec<ReservationSettings> {
+    /// Returns the settings that are in effect at some time of the scenario.
+    pub(super) fn all_settings(&self) -> Vec<EngineSettings> {
         let changed = self.orders.iter().filter_map(|order| order.act.adjusted(&self.settings));
-        let changed = changed.map(|settings| settings.reservation);
-        std::iter::once(self.settings.reservation).chain(changed).collect()
+        std::iter::once(self.settings.clone()).chain(changed).collect()
     }
 
     /// Whether the mock device is lost (fails for good) at some step of the scenario.
