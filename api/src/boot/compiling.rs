@@ -7,16 +7,13 @@ use crate::text::Text;
 use actix_web::http::StatusCode;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
 use std::sync::{Arc, OnceLock};
-use tiercel_device::{Clock, Constraint, ThreadPriority};
+use tiercel_device::{Clock, Constraint, lower_thread_priority};
 use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 
-/// Maximum number of grammars that the server compiles at once, without long compilations.
-const TURNS: usize = 2;
-/// Maximum number of long compilations that do not count as one of [`TURNS`].
-const LONG_TURNS: usize = 2;
-/// Time from which a compilation is long, us. Schemas of JSONSchemaBench take 1.2 ms at p99.
-const LONG_US: u64 = 100_000;
+/// Maximum number of grammars that the server compiles at once, on a machine with many processors. A machine has one turn
+/// for every two processors, and at least one.
+const TURNS_MAX: usize = 2;
 /// Longest time that a request waits for its turn, us.
 const WAIT_US: u64 = 5_000_000;
 /// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
@@ -31,7 +28,6 @@ pub(crate) struct Compiling {
     text: Arc<Text>,
     vocab_size: u32,
     turns: Arc<Semaphore>,
-    long_turns: Arc<Semaphore>,
     /// Compiler of grammars for the model's vocabulary. The first request with a grammar makes the compiler.
     grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
@@ -64,9 +60,8 @@ pub(crate) fn describe_compilations() {
 impl Compiling {
     /// Makes the compiler of grammars for a model with `vocab_size` tokens.
     pub(crate) fn new(clock: Clock, text: Arc<Text>, vocab_size: u32) -> Compiling {
-        let turns = Arc::new(Semaphore::new(TURNS));
-        let long_turns = Arc::new(Semaphore::new(LONG_TURNS));
-        Compiling { clock, text, vocab_size, turns, long_turns, grammars: Arc::default() }
+        let turns = Arc::new(Semaphore::new(turns()));
+        Compiling { clock, text, vocab_size, turns, grammars: Arc::default() }
     }
 
     /// Compiles the grammar of a request, or returns the compiled grammar from the cache.
@@ -98,16 +93,11 @@ impl Compiling {
         let turn = self.clock.timeout_us(WAIT_US, Arc::clone(&self.turns).acquire_owned()).await;
         let Some(Ok(turn)) = turn else { return Err(NotCompiled::Busy) };
         let (answer, compiled) = oneshot::channel();
-        let (started, priority) = oneshot::channel();
-        let (running, ended) = oneshot::channel();
         let (grammars, text, vocab_size) =
             (self.grammars.clone(), self.text.clone(), self.vocab_size);
         let clock = self.clock.clone();
         let work = move || {
-            let priority = ThreadPriority::of_this_thread();
-            priority.lower();
-            // Ignore an error: the server ends.
-            let _ = started.send(priority);
+            lower_thread_priority();
             let began = clock.now();
             let compiled = compile(&grammars, &text, vocab_size, &source);
             if !matches!(&compiled, Ok(Compiled { cached: true, .. })) {
@@ -116,15 +106,13 @@ impl Compiling {
             }
             // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
             let _ = answer.send(compiled);
-            drop(running);
+            drop(turn);
         };
         let thread = std::thread::Builder::new().name("tiercel-grammar".into());
         thread.stack_size(STACK_BYTES).spawn(work).map_err(|error| {
             tracing::error!(%error, "cannot start a thread to compile a grammar");
             NotCompiled::NoThread
         })?;
-        let long_turns = Arc::clone(&self.long_turns);
-        actix_web::rt::spawn(keep_turn(self.clock.clone(), turn, long_turns, priority, ended));
         match self.clock.timeout_us(COMPILE_US, compiled).await {
             Some(Ok(compiled)) => compiled.map_err(NotCompiled::Refused),
             Some(Err(_)) => {
@@ -136,30 +124,10 @@ impl Compiling {
     }
 }
 
-/// Keeps the turn of a compilation until it has `ended`. A compilation of more than [`LONG_US`] changes to one of the turns
-/// for long ones, if one is free: it goes on at the lowest priority, and its first turn is free for others.
-async fn keep_turn(
-    clock: Clock,
-    turn: OwnedSemaphorePermit,
-    long_turns: Arc<Semaphore>,
-    priority: oneshot::Receiver<ThreadPriority>,
-    mut ended: oneshot::Receiver<()>,
-) {
-    if clock.timeout_us(LONG_US, &mut ended).await.is_some() {
-        return;
-    }
-    let Ok(priority) = priority.await else { return };
-    let long_turn = long_turns.try_acquire_owned();
-    let turn = match &long_turn {
-        Ok(_) => {
-            priority.lower_most();
-            None
-        }
-        Err(_) => Some(turn),
-    };
-    // The thread ends without a message.
-    let _ = ended.await;
-    drop((turn, long_turn));
+/// Returns the number of grammars that the server compiles at once.
+fn turns() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(1, TURNS_MAX)
 }
 
 /// Compiles the source of a grammar. The first call makes the compiler of grammars for the vocabulary.
@@ -231,7 +199,7 @@ mod tests {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
             compiling.run(Source::Regex("a+".into())).await.unwrap();
-            let _turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
+            let _turns = compiling.turns.clone().acquire_many_owned(turns() as u32).await.unwrap();
             assert!(poll_immediate(compiling.compile(rule("a+"))).await.is_some());
             assert!(poll_immediate(compiling.compile(rule("b+"))).await.is_none());
         });
@@ -247,41 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_compilation_goes_on_without_a_turn_of_the_short_ones() {
-        actix_rt::System::new().block_on(async {
-            let Compiling { clock, turns, long_turns, .. } = compiling();
-            let (mut running, mut keepers) = (Vec::new(), Vec::new());
-            for _ in 0..LONG_TURNS + 1 {
-                let turn = turns.clone().acquire_owned().await.unwrap();
-                let (started, priority) = oneshot::channel();
-                let (runs, ended) = oneshot::channel::<()>();
-                // Lowered is the priority of a thread that has no other work.
-                std::thread::spawn(|| started.send(ThreadPriority::of_this_thread()));
-                let keeper = keep_turn(clock.clone(), turn, long_turns.clone(), priority, ended);
-                keepers.push(actix_web::rt::spawn(keeper));
-                running.push(runs);
-                while long_turns.available_permits() + running.len() > LONG_TURNS
-                    && running.len() <= LONG_TURNS
-                {
-                    clock.sleep_us(1_000).await;
-                }
-            }
-            clock.sleep_us(2 * LONG_US).await;
-            assert_eq!(turns.available_permits(), TURNS - 1, "the third has kept its turn");
-            drop(running);
-            for keeper in keepers {
-                keeper.await.unwrap();
-            }
-            let free = (turns.available_permits(), long_turns.available_permits());
-            assert_eq!(free, (TURNS, LONG_TURNS));
-        });
-    }
-
-    #[test]
     fn a_turn_is_waited_for_and_then_refused_with_a_retry_time() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
+            let turns = compiling.turns.clone().acquire_many_owned(turns() as u32).await.unwrap();
             let mut waiting = Box::pin(compiling.compile(rule("a")));
             assert!(poll_immediate(&mut waiting).await.is_none());
             drop(turns);

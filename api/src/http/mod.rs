@@ -53,7 +53,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_config::HttpSettings;
-use tiercel_device::ThreadPriority;
+use tiercel_device::lower_thread_priority;
 use tokio::net::TcpStream;
 
 /// Longest time for sending the rest of the answers after the engine has drained, s.
@@ -96,7 +96,7 @@ pub(crate) fn server(
     // Each worker calls this function once, on its own thread.
     let builder = builder.listen("http", listener, move || {
         if surface == Surface::Control {
-            ThreadPriority::of_this_thread().lower();
+            lower_thread_priority();
         }
         let draining = draining.clone();
         let settings = &app.http;

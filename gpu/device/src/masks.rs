@@ -5,10 +5,9 @@
 //! sampler waits for a mask only if the mask is not ready when the sampler needs it, and only for a short time
 //! ([`MaskWait`]): a sequence whose mask comes later is left out of the draws of the step.
 
-use crate::threads::thread_us;
+use crate::threads::{lower_thread_priority, thread_us};
 use crate::{
-    Clock, Constraint, ConstraintState, NoToken, NotSampled, ThreadPriority, Timestamp, TokenId,
-    TokenMask,
+    Clock, Constraint, ConstraintState, NoToken, NotSampled, Timestamp, TokenId, TokenMask,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,7 +99,7 @@ impl Lanes {
         let quick_threads = quick_threads.count();
         let (slow, work) = bounded::<Job>(QUEUE);
         let slow_thread = start_thread("tiercel-slow-masks", move || {
-            ThreadPriority::of_this_thread().lower();
+            lower_thread_priority();
             work.iter().for_each(Job::run);
         });
         (quick_threads > 0 && slow_thread).then_some(Lanes { quick, slow })
