@@ -11,9 +11,8 @@ use tiercel_device::{Clock, Constraint, lower_thread_priority};
 use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Maximum number of grammars that the server compiles at once, on a machine with many processors. A machine has one turn
-/// for every two processors, and at least one.
-const TURNS_MAX: usize = 2;
+/// Maximum number of grammars that the server compiles at once.
+const TURNS: usize = 2;
 /// Longest time that a request waits for its turn, us.
 const WAIT_US: u64 = 5_000_000;
 /// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
@@ -60,7 +59,7 @@ pub(crate) fn describe_compilations() {
 impl Compiling {
     /// Makes the compiler of grammars for a model with `vocab_size` tokens.
     pub(crate) fn new(clock: Clock, text: Arc<Text>, vocab_size: u32) -> Compiling {
-        let turns = Arc::new(Semaphore::new(turns()));
+        let turns = Arc::new(Semaphore::new(TURNS));
         Compiling { clock, text, vocab_size, turns, grammars: Arc::default() }
     }
 
@@ -122,12 +121,6 @@ impl Compiling {
             None => Err(NotCompiled::Slow),
         }
     }
-}
-
-/// Returns the number of grammars that the server compiles at once.
-fn turns() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (processors / 2).clamp(1, TURNS_MAX)
 }
 
 /// Compiles the source of a grammar. The first call makes the compiler of grammars for the vocabulary.
@@ -199,7 +192,7 @@ mod tests {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
             compiling.run(Source::Regex("a+".into())).await.unwrap();
-            let _turns = compiling.turns.clone().acquire_many_owned(turns() as u32).await.unwrap();
+            let _turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
             assert!(poll_immediate(compiling.compile(rule("a+"))).await.is_some());
             assert!(poll_immediate(compiling.compile(rule("b+"))).await.is_none());
         });
@@ -218,7 +211,7 @@ mod tests {
     fn a_turn_is_waited_for_and_then_refused_with_a_retry_time() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let turns = compiling.turns.clone().acquire_many_owned(turns() as u32).await.unwrap();
+            let turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
             let mut waiting = Box::pin(compiling.compile(rule("a")));
             assert!(poll_immediate(&mut waiting).await.is_none());
             drop(turns);
