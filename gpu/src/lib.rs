@@ -10,6 +10,7 @@ mod ggml;
 mod kv_type;
 mod mmap;
 mod ops;
+mod quantized;
 
 pub use available::available_bytes;
 pub use draws::{Draw, Drawn, RowInput};
@@ -18,3 +19,4 @@ pub use mmap::MappedFile;
 pub use ops::{
     AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
 };
+pub use quantized::{NumberType, QuantizedPart, QuantizedShape, UNIT};

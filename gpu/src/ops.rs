@@ -6,6 +6,7 @@
 //! for bit: never on the other rows of the call, on how a prompt was cut into chunks, or on the number of threads.
 
 use crate::draws::{Draw, Drawn, RowInput};
+use crate::quantized::QuantizedPart;
 use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{BlockId, StepError, StepId};
@@ -61,10 +62,11 @@ pub struct MatrixPart<'a> {
     pub row_order: Option<Vec<u32>>,
 }
 
-/// Form in which the CPU holds a weight matrix in memory (the `--weights` setting). A GPU always holds bf16.
+/// Form in which a device holds a weight matrix in memory (the `--weights` setting). A GPU supports `Auto` and `Bf16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// The fastest form of weights that is faithful to the file: quantized weights stay quantized.
+    /// The fastest form of weights that is faithful to the file: quantized weights stay quantized, where the device has a
+    /// kernel for them.
     Auto,
     /// Weights in f32: quantized weights are dequantized.
     F32,
@@ -135,6 +137,8 @@ pub trait Ops: Send {
     const LOGIT_BYTES: usize = 64 << 20;
     /// Whether the device draws tokens ([`Ops::draw_rows`]). Otherwise the host samples all tokens.
     const DRAWS: bool = false;
+    /// Whether the device holds quantized matrices as they are ([`Ops::quantized`]).
+    const QUANTIZED: bool = false;
     /// Type of a weight matrix `[n, k]`, packed for the device.
     type Matrix: Send;
     /// Type of a bias or norm weight in the memory of the device.
@@ -156,6 +160,14 @@ pub trait Ops: Send {
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Self::Matrix, OpError>;
+    /// Packs stacked parts of quantized weights into one matrix that stays quantized. `None` if the device does not hold
+    /// such parts together; the caller then decodes them and calls [`Ops::matrix`].
+    ///
+    /// # Errors
+    /// Fails if there is too little memory.
+    fn quantized(&mut self, _parts: &[QuantizedPart]) -> Result<Option<Self::Matrix>, OpError> {
+        Ok(None)
+    }
     /// Returns a short description, such as `"q4 panels"`, of how a packed weight matrix is stored, for the log.
     fn describe(&self, matrix: &Self::Matrix) -> String;
     /// Copies a bias or norm weight to the memory of the device.

@@ -13,8 +13,12 @@ use std::{env, fs};
 /// Length of a span (the stretch of positions that attention computes separately) in tests, positions: short, so that
 /// tests can fill several spans.
 const SPAN: usize = 32;
-const PLAIN: [(&str, &[&str]); 3] = [
+const PLAIN: [(&str, &[&str]); 4] = [
     ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
+    (
+        "quantized.cu",
+        &["decode_rows", "embed_quantized", "multiply_int4", "multiply_int8", "multiply_fp8"],
+    ),
     ("kv_write.cu", &["rope_kv_write", "rope_kv_write_q8"]),
     ("sample.cu", &["sample"]),
 ];

@@ -66,8 +66,8 @@ pub enum Work {
     Multiply(Product),
 }
 
-/// Matrix product `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums
-/// are f32.
+/// Matrix product `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`
+/// and may be columns of a wider matrix. Sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
     /// Device address of the weight matrix `w` of a product `x · wᵀ`.
@@ -84,6 +84,8 @@ pub struct Product {
     pub k: usize,
     /// Whether the result of the matrix product stays f32; otherwise it is rounded to bf16.
     pub wide: bool,
+    /// Distance from one row of the result `out` of a product to the next, elements; at least `n`.
+    pub stride: usize,
 }
 
 /// The numbers of a model's attention shape, and the format of its KV cache, that the attention kernels are compiled for.
@@ -138,6 +140,11 @@ pub trait Driver: Send + 'static {
     /// Returns the length of an attention span, positions: the part of a row's keys that one thread block sums up. The
     /// kernels are compiled for this length.
     fn span(&self) -> usize;
+    /// Returns the size of the buffer into which quantized matrices are decoded strip by strip, bytes. A strip of the
+    /// fewest possible output features may be larger.
+    fn strip_bytes(&self) -> usize {
+        64 << 20
+    }
     /// Compiles the kernels for a model's attention shape, or loads them from the cache.
     ///
     /// # Errors

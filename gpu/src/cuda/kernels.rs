@@ -45,6 +45,13 @@ pub const KV_WRITE: Unit = Unit {
     kernels: &["rope_kv_write", "rope_kv_write_q8"],
     shaped: false,
 };
+/// Source file of the kernels that read quantized weight matrices.
+pub const QUANTIZED: Unit = Unit {
+    name: "quantized.cu",
+    source: source!("device.cuh", "quantized.cu"),
+    kernels: &["decode_rows", "embed_quantized", "multiply_int4", "multiply_int8", "multiply_fp8"],
+    shaped: false,
+};
 /// Source file of the kernel that draws tokens from logits.
 pub const SAMPLE: Unit = Unit {
     name: "sample.cu",
@@ -96,7 +103,7 @@ impl KernelShape {
 
     /// Returns the source files of kernels that a model of this attention shape needs.
     pub fn units(self) -> Vec<Unit> {
-        let mut units = vec![ROWS, KV_WRITE, SAMPLE, ATTENTION_ROWS];
+        let mut units = vec![ROWS, QUANTIZED, KV_WRITE, SAMPLE, ATTENTION_ROWS];
         units.extend(self.has_tiles().then_some(ATTENTION_PREFILL));
         units
     }
@@ -153,6 +160,9 @@ impl KernelShape {
             let (threads, shared_bytes, resident) = match *kernel {
                 "add_rms_norm" => (ROW_THREADS_MAX, norm_shared_bytes(ROW_THREADS_MAX), 1),
                 "head_rms_norm" => (HEAD_NORM_THREADS, 0, 1),
+                "multiply_int4" | "multiply_int8" | "multiply_fp8" => {
+                    (MULTIPLY_THREADS, multiply_shared_bytes(MULTIPLY_ROWS), 3)
+                }
                 "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),
                 "attention_rows" => (ATTENTION_THREADS, self.rows_shared_bytes(), 4),
                 "attention_combine" => (self.combine_threads(), 0, 1),
@@ -179,6 +189,17 @@ pub(super) const HEAD_NORM_THREADS: u32 = 128;
 /// warp.
 pub(super) fn norm_shared_bytes(threads: u32) -> u32 {
     threads / 32 * 4
+}
+
+/// Rows of activations that a thread block of the kernels `multiply_...` multiplies (`ROWS_A_BLOCK` of their source).
+pub(super) const MULTIPLY_ROWS: usize = 32;
+/// Threads per thread block of the kernels `multiply_...` (`MULTIPLY_WARPS` of their source).
+pub(super) const MULTIPLY_THREADS: u32 = 32 * 8;
+
+/// Returns the shared memory of a thread block of the kernels `multiply_...` for a product of `m` rows, bytes: a sum of each
+/// warp for each row, in tiles of eight, and each of 16 output features.
+pub(super) fn multiply_shared_bytes(m: usize) -> u32 {
+    MULTIPLY_THREADS / 32 * m.min(MULTIPLY_ROWS).next_multiple_of(8) as u32 * 16 * 4
 }
 
 /// Threads per thread block of the kernel `sample`.

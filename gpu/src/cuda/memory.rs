@@ -1,15 +1,33 @@
 //! Types of data in device memory: weights, activations, the KV cache.
 
 use super::driver::DevicePtr;
-use crate::KvType;
+use crate::{KvType, QuantizedShape};
 use tiercel_device::BlockId;
 
-/// Weight matrix `[n, k]` in bf16 in device memory.
+/// Weight matrix `[n, k]` in device memory.
 #[derive(Debug)]
 pub struct CudaMatrix {
-    pub(super) at: DevicePtr,
+    pub(super) held: Held,
     pub(super) n: usize,
     pub(super) k: usize,
+}
+
+/// Form in which device memory holds a weight matrix.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Device address of the weights in bf16, row by row.
+    Bf16(DevicePtr),
+    Quantized(Quantized),
+}
+
+/// Quantized weight matrix in device memory.
+#[derive(Debug)]
+pub(super) struct Quantized {
+    /// Device address of the numbers ([`crate::QuantizedPart`]).
+    pub(super) numbers: DevicePtr,
+    /// Device address of the words of the groups.
+    pub(super) groups: DevicePtr,
+    pub(super) shape: QuantizedShape,
 }
 
 /// Vector of f32 parameters in device memory: a bias or the weights of a norm.

@@ -1,4 +1,4 @@
-//! An NVIDIA GPU as a device: bf16 weights, paged attention by the project's own kernels, and block copies on
+//! An NVIDIA GPU as a device: weights in bf16 or quantized, paged attention by the project's own kernels, and block copies on
 //! separate CUDA streams.
 //!
 //! | module | job |
@@ -8,6 +8,7 @@
 //! | `shapes` | the attention shapes that the kernels are tested with |
 //! | `launch` | requesting launches and uploading the words that launches read |
 //! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches kernels |
+//! | `linear` | products with weight matrices, bf16 or quantized |
 //! | `access` | copies tensors from and to the host |
 //! | `batch`, `words` | description of a batch that kernels read, and the device memory that holds the description |
 //! | `kv_pool` | memory of the KV cache and of the host pool |
@@ -15,7 +16,7 @@
 //! | `sample` | drawing tokens from logits |
 //! | `graph_cache`, `layouts` | graphs of decode steps with equal launches, and which graph goes if there are too many |
 //! | `steps` | steps in flight, and waiting for their ends |
-//! | `weights` | converts weights from a file's encoding to bf16 |
+//! | `weights` | uploads weights: converted to bf16, or quantized as they are |
 //! | `copier` | block copies between the device pool and the host pool |
 //! | `host_pool` | pinned memory of the host pool, piece by piece while the engine runs |
 //! | `device` | the driver of a real GPU |
@@ -34,6 +35,7 @@ mod kernels;
 mod kv_pool;
 mod launch;
 mod layouts;
+mod linear;
 mod memory;
 mod ops;
 mod sample;
@@ -52,8 +54,9 @@ pub use driver::{
 };
 pub use host_pool::{HostPlan, HostPool, PinHost};
 pub use kernels::{
-    ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, LargestLaunch, ROWS, SAMPLE, SPAN, Unit,
+    ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, LargestLaunch, QUANTIZED, ROWS, SAMPLE, SPAN, Unit,
 };
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 pub use ops::{CudaBatch, CudaOps, CudaOptions};
 pub use shapes::{MODEL_SHAPES, kv_format, tested_shapes};
+pub use weights::held_bytes;

@@ -4,17 +4,18 @@
 //! step is skipped, and [`Ops::finish`] returns the fault at the end of the step.
 
 use super::batch::{Layout, SPANS_MAX};
-use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Product, SLOTS, Work};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, SLOTS};
 use super::graph_cache::GraphCache;
 use super::kernels::{HEAD_NORM_THREADS, norm_shared_bytes, row_threads};
+use super::linear::Strip;
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 use super::steps::Steps;
 use super::weights;
 
 use crate::cpu::{Pool, Rope};
 use crate::{
-    AttentionShape, Draw, Drawn, MatrixPart, OpError, Ops, RowInput, SeqRows, TensorUse,
-    WeightFormat,
+    AttentionShape, Draw, Drawn, MatrixPart, OpError, Ops, QuantizedPart, RowInput, SeqRows,
+    TensorUse, WeightFormat,
 };
 use std::ops::Range;
 use tiercel_device::{BlockId, StepError, StepId};
@@ -22,7 +23,7 @@ use tiercel_device::{BlockId, StepError, StepId};
 /// Flag bit of the 32-bit word that tells the GPU a row's input token. With the flag, the other bits are the index of a
 /// sampled row of the previous step, and the input is the token sampled from that row. Without the flag, the other bits
 /// are the input token.
-const DRAWN: u32 = 1 << 31;
+pub(super) const DRAWN: u32 = 1 << 31;
 
 /// Description of a batch (positions, block tables, attention work) in device memory, for the kernels.
 #[derive(Debug)]
@@ -56,7 +57,11 @@ pub struct CudaOps<D> {
     pub(super) driver: D,
     pub(super) kv: CudaKv,
     pub(super) shape: KernelShape,
+    /// Whether attention is computed by spans for all rows.
     pub(super) exact: bool,
+    /// Whether a row's result of a matrix product must not depend on the number of rows.
+    pub(super) exact_products: bool,
+    pub(super) strip: Strip,
     /// Device address of the buffer of partial attention results of spans, `[span][query head][head_dim + 2]` in f32.
     pub(super) spans: DevicePtr,
     pool: Pool,
@@ -89,6 +94,8 @@ impl<D: Driver> CudaOps<D> {
             steps: Steps::new(&mut driver)?,
             graphs: GraphCache::new(options.scratch),
             exact: options.exact || !shape.has_tiles(),
+            exact_products: options.exact,
+            strip: Strip::default(),
             driver,
             kv,
             shape,
@@ -133,6 +140,7 @@ impl<D: Driver> Ops for CudaOps<D> {
     // Limits the logits that are held at once to 256 MiB: about 256 rows of the largest vocabularies.
     const LOGIT_BYTES: usize = 256 << 20;
     const DRAWS: bool = true;
+    const QUANTIZED: bool = true;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
     type Tensor = CudaTensor;
@@ -142,13 +150,28 @@ impl<D: Driver> Ops for CudaOps<D> {
     fn matrix(
         &mut self,
         parts: &[MatrixPart<'_>],
-        _format: WeightFormat,
+        format: WeightFormat,
     ) -> Result<CudaMatrix, OpError> {
+        weights::check(parts)?;
+        if format == WeightFormat::Auto
+            && let Some(parts) = weights::quantized_parts(&self.pool, parts)
+            && let Some(matrix) = self.quantized(&parts)?
+        {
+            return Ok(matrix);
+        }
         weights::upload(&mut self.driver, &self.pool, parts)
     }
 
-    fn describe(&self, _matrix: &CudaMatrix) -> String {
-        "bf16".to_owned()
+    fn quantized(&mut self, parts: &[QuantizedPart]) -> Result<Option<CudaMatrix>, OpError> {
+        let matrix = weights::upload_quantized(&mut self.driver, parts)?;
+        if let Some(CudaMatrix { n, k, .. }) = matrix {
+            self.strip.needs(n, k, self.driver.strip_bytes());
+        }
+        Ok(matrix)
+    }
+
+    fn describe(&self, matrix: &CudaMatrix) -> String {
+        weights::describe(matrix)
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<CudaVector, OpError> {
@@ -202,21 +225,7 @@ impl<D: Driver> Ops for CudaOps<D> {
     }
 
     fn embed(&mut self, table: &CudaMatrix, inputs: &[RowInput], out: &mut CudaTensor) {
-        assert_eq!((table.k, true), (out.cols, out.wide), "embedding width, output columns");
-        out.set_rows(inputs.len());
-        let inputs_at = self.put(inputs.iter().map(|input| match *input {
-            RowInput::Token(token) => token,
-            RowInput::Drawn(row) => DRAWN | row as u32,
-        }));
-        let args = [
-            Arg::Ptr(out.at),
-            Arg::Ptr(table.at),
-            Arg::Ptr(inputs_at),
-            Arg::Ptr(self.steps.drawn_before()),
-            Arg::U32(table.n as u32),
-            Arg::U32(out.cols as u32),
-        ];
-        self.launch("embed", (inputs.len(), 1), row_threads(out.cols), &args);
+        self.look_up_rows(table, inputs, out);
     }
 
     fn linear(
@@ -233,13 +242,11 @@ impl<D: Driver> Ops for CudaOps<D> {
         if x.rows == 0 {
             return;
         }
-        let (m, n, k, wide) = (x.rows, w.n, w.k, out.wide);
-        let product = Product { w: w.at, x: x.at, out: out.at, m, n, k, wide };
-        self.work(Work::Multiply(product));
+        self.multiply(w, x, out);
         if let Some(bias) = bias {
-            assert_eq!(bias.len, n, "bias and output features");
-            let args = [Arg::Ptr(out.at), Arg::Ptr(bias.at), Arg::U32(n as u32)];
-            self.launch("add_bias", (m, 1), row_threads(n), &args);
+            assert_eq!(bias.len, w.n, "bias and output features");
+            let args = [Arg::Ptr(out.at), Arg::Ptr(bias.at), Arg::U32(w.n as u32)];
+            self.launch("add_bias", (x.rows, 1), row_threads(w.n), &args);
         }
     }
 

@@ -1,11 +1,12 @@
-//! Upload of a file's weights to device memory as bf16. Host threads convert the weights in pieces, in a buffer of 16
-//! MiB.
+//! Upload of a file's weights to device memory: quantized as they are, or as bf16, which host threads convert the weights
+//! to in pieces, in a buffer of 16 MiB.
 
 use super::driver::{DevicePtr, Driver};
-use super::memory::CudaMatrix;
+use super::memory::{CudaMatrix, Held, Quantized};
 use crate::cpu::Pool;
 use crate::ggml::dequantize_row;
-use crate::{MatrixPart, OpError, SourceType};
+use crate::quantized::{rearranged, shape_of};
+use crate::{MatrixPart, NumberType, OpError, QuantizedPart, SourceType, WeightFormat};
 use half::bf16;
 
 /// Size of the buffer for converting weights, bytes: large enough for uploads at the link's full speed.
@@ -18,9 +19,6 @@ pub(super) fn upload<D: Driver>(
     parts: &[MatrixPart<'_>],
 ) -> Result<CudaMatrix, OpError> {
     let k = parts.first().map_or(0, |part| part.k);
-    for part in parts {
-        check(part, k)?;
-    }
     let n = parts.iter().map(|part| part.n).sum();
     let at = driver.allocate(n * k * 2).map_err(|error| no_memory(n * k * 2, &error))?;
     let mut to = at;
@@ -28,10 +26,71 @@ pub(super) fn upload<D: Driver>(
         upload_part(driver, pool, part, to)?;
         to = to.offset(part.n * k * 2);
     }
-    Ok(CudaMatrix { at, n, k })
+    Ok(CudaMatrix { held: Held::Bf16(at), n, k })
 }
 
-fn check(part: &MatrixPart<'_>, k: usize) -> Result<(), OpError> {
+/// Returns the size in device memory of a weight matrix `[n, k]` of the file encoding `source`, bytes, if all parts of the
+/// matrix have this encoding.
+pub fn held_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat) -> u64 {
+    let quantized = shape_of(n, k, source).filter(|_| format == WeightFormat::Auto);
+    quantized.map_or(n * k * 2, |shape| shape.bytes()) as u64
+}
+
+/// Rearranges the parts of a matrix that a GPU holds quantized; `None` if the matrix is held in bf16.
+pub(super) fn quantized_parts(pool: &Pool, parts: &[MatrixPart<'_>]) -> Option<Vec<QuantizedPart>> {
+    let source = parts.first()?.source;
+    if parts.iter().any(|part| part.source != source) {
+        return None;
+    }
+    parts.iter().map(|part| rearranged(pool, part)).collect()
+}
+
+/// Uploads the parts of a quantized matrix, stacked along its rows. `None` if their shapes cannot be stacked.
+pub(super) fn upload_quantized<D: Driver>(
+    driver: &mut D,
+    parts: &[QuantizedPart],
+) -> Result<Option<CudaMatrix>, OpError> {
+    let Some(mut shape) = parts.first().map(|part| part.shape) else { return Ok(None) };
+    if parts.iter().any(|part| !part.shape.stacks(&shape)) {
+        return Ok(None);
+    }
+    shape.n = parts.iter().map(|part| part.shape.n).sum();
+    let failed = |error| no_memory(shape.bytes(), &error);
+    let numbers = driver.allocate(shape.number_bytes()).map_err(failed)?;
+    let groups = driver.allocate(shape.bytes() - shape.number_bytes()).map_err(failed)?;
+    let (mut numbers_to, mut groups_to) = (numbers, groups);
+    for part in parts {
+        driver.upload(numbers_to, &part.numbers).map_err(failed)?;
+        let words: Vec<u8> = part.groups.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        driver.upload(groups_to, &words).map_err(failed)?;
+        numbers_to = numbers_to.offset(part.numbers.len());
+        groups_to = groups_to.offset(words.len());
+    }
+    let held = Held::Quantized(Quantized { numbers, groups, shape });
+    Ok(Some(CudaMatrix { held, n: shape.n, k: shape.k }))
+}
+
+/// Describes the form of a matrix for the log.
+pub(super) fn describe(matrix: &CudaMatrix) -> String {
+    let Held::Quantized(Quantized { shape, .. }) = &matrix.held else { return "bf16".to_owned() };
+    let numbers = match shape.numbers {
+        NumberType::Int4 => "int4",
+        NumberType::Int8 => "int8",
+        NumberType::Fp8 => "fp8",
+    };
+    match shape.row_groups() {
+        1 => format!("{numbers}, a scale for each row"),
+        _ => format!("{numbers}, groups of {}", shape.group),
+    }
+}
+
+/// Checks the sizes of the parts of a matrix.
+pub(super) fn check(parts: &[MatrixPart<'_>]) -> Result<(), OpError> {
+    let k = parts.first().map_or(0, |part| part.k);
+    parts.iter().try_for_each(|part| check_part(part, k))
+}
+
+fn check_part(part: &MatrixPart<'_>, k: usize) -> Result<(), OpError> {
     if part.k != k {
         return Err(OpError::Width(k, part.k));
     }

@@ -124,10 +124,10 @@ impl EmulatedDriver {
     }
 
     fn multiply_now(&mut self, product: Product) {
-        let Product { w, x, out, m, n, k, wide } = product;
+        let Product { w, x, out, m, n, k, wide, stride } = product;
         let (w, x) = (self.values(w, n * k), self.values(x, m * k));
-        let mut bytes = Vec::with_capacity(m * n * 4);
-        for x in x.chunks_exact(k) {
+        for (row, x) in x.chunks_exact(k).enumerate() {
+            let mut bytes = Vec::with_capacity(n * 4);
             for w in w.chunks_exact(k) {
                 let sum: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
                 match wide {
@@ -135,8 +135,8 @@ impl EmulatedDriver {
                     false => bytes.extend(bf16::from_f32(sum).to_ne_bytes()),
                 }
             }
+            self.write(out.offset(row * stride * if wide { 4 } else { 2 }), &bytes);
         }
-        self.write(out, &bytes);
     }
 
     fn values(&self, at: DevicePtr, len: usize) -> Vec<f32> {
@@ -212,6 +212,11 @@ impl Driver for EmulatedDriver {
 
     fn span(&self) -> usize {
         SPAN
+    }
+
+    fn strip_bytes(&self) -> usize {
+        // Small, so that the matrices of tests have several strips.
+        16 << 10
     }
 
     fn load(&mut self, shape: KernelShape) -> Result<(), CudaError> {

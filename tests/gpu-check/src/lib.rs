@@ -3,6 +3,7 @@
 //! | module | checks |
 //! |---|---|
 //! | `rows` | embedding, norms, activation function, products |
+//! | `quantized` | products with quantized matrices |
 //! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
 //! | `models` | logits of every family with random weights; equal bits under chunks and batches |
 //! | `reference` | logits and greedy tokens of checkpoints, against those that transformers computed |
@@ -25,6 +26,7 @@ mod models;
 mod pace;
 mod pair;
 mod premium;
+mod quantized;
 mod reference;
 mod report;
 mod rows;
@@ -36,6 +38,7 @@ pub use attention::check_attention;
 pub use copies::check_copies;
 pub use models::check_models;
 pub use premium::{PremiumPlan, measure_premium};
+pub use quantized::{QUANTIZED_CASES, QuantizedCase, check_quantized};
 pub use reference::check_reference;
 pub use report::Report;
 pub use rows::check_rows;

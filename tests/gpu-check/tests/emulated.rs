@@ -2,15 +2,18 @@
 //! themselves.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+use proptest::prelude::*;
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_emulated::{EmulatedDriver, Fault};
+use tiercel_gpu::NumberType;
 use tiercel_gpu::cuda::tested_shapes;
 use tiercel_gpu_check::{
-    CheckError, PremiumPlan, Report, SpeedPlan, check_attention, check_copies, check_models,
-    check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
+    CheckError, PremiumPlan, QUANTIZED_CASES, QuantizedCase, Report, SpeedPlan, check_attention,
+    check_copies, check_models, check_quantized, check_reference, check_rows, check_sampling,
+    check_steps, measure_premium, measure_speed,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -34,6 +37,39 @@ fn rows_and_products() {
     let mut report = Report::default();
     check_rows(&open, &mut report).unwrap();
     assert_met(&report, 5 * 7 + 4 * 4 + 4);
+}
+
+#[test]
+fn quantized_matrices() {
+    let mut report = Report::default();
+    for case in QUANTIZED_CASES {
+        check_quantized(&open, false, case, &mut report).unwrap();
+    }
+    // Activations have multiples of 8 columns. More than 64 rows are also compared with the product of a bf16 matrix.
+    let lines = |case: QuantizedCase| {
+        let uses = if (case.parts[0] + case.parts[1]).is_multiple_of(8) { 2 } else { 1 };
+        2 + uses * if case.rows > 64 { 2 } else { 1 }
+    };
+    assert_met(&report, QUANTIZED_CASES.into_iter().map(lines).sum());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    /// Also checks that the result of a row does not depend on the other rows.
+    #[test]
+    fn exact_products_with_quantized_matrices_of_any_shape(
+        numbers in prop_oneof![Just(NumberType::Int4), Just(NumberType::Int8), Just(NumberType::Fp8)],
+        parts in [1_usize..40, 1_usize..40],
+        eighths in 1_usize..80,
+        units in 1_usize..9,
+        rows in 1_usize..40,
+    ) {
+        let case = QuantizedCase { numbers, parts, k: 8 * eighths, group: 16 * units, rows };
+        let mut report = Report::default();
+        check_quantized(&open, true, case, &mut report).unwrap();
+        prop_assert_eq!(report.failures(), Vec::<String>::new());
+        prop_assert!(report.len() >= 4);
+    }
 }
 
 #[test]

@@ -25,9 +25,16 @@ const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
 /// Most cuBLASLt algorithms that are tried as the pinned algorithm of a matrix, best first.
 const CANDIDATES: usize = 16;
 
-/// Shape of a matrix product, which determines its plan: rows, output features, input features, and whether the result
-/// is f32.
-type Shape = (usize, usize, usize, bool);
+/// Shape of a matrix product, which determines its plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    /// Number of rows; not counted in a key of pinned algorithms, where it is 0.
+    m: usize,
+    n: usize,
+    k: usize,
+    wide: bool,
+    stride: usize,
+}
 
 /// Plan of a matrix product: cuBLASLt's descriptors of the matrices, and the algorithm.
 struct Plan {
@@ -46,9 +53,8 @@ pub(super) struct Products {
     /// of rows.
     pinned: bool,
     plans: HashMap<Shape, Plan>,
-    /// Pinned algorithm of each matrix shape (output features, input features, whether the result is f32). Empty if
-    /// algorithms are not pinned.
-    algorithms: HashMap<(usize, usize, bool), sys::cublasLtMatmulAlgo_t>,
+    /// Pinned algorithm of each shape with 0 rows. Empty if algorithms are not pinned.
+    algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
 }
 
 // SAFETY: cuBLASLt handles and descriptors may be used from any thread, by one thread at a time.
@@ -78,7 +84,7 @@ impl Products {
             kernel: format!("the product of [{}, {}] and [{}, {}]ᵀ", p.m, p.k, p.n, p.k),
             why: error.words(),
         };
-        let shape = (p.m, p.n, p.k, p.wide);
+        let shape = Shape { m: p.m, n: p.n, k: p.k, wide: p.wide, stride: p.stride };
         if !self.plans.contains_key(&shape) {
             if self.plans.len() >= PLANS_MAX {
                 self.plans.clear();
@@ -89,7 +95,7 @@ impl Products {
         let plan = &self.plans[&shape];
         let (one, zero) = (1.0_f32, 0.0_f32);
         // SAFETY: the descriptors of the product's plan live as long as the plan; the caller's matrices have the plan's
-        // sizes and, like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is
+        // sizes and strides and, like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is
         // not read.
         unsafe {
             calls::cublasLtMatmul(
@@ -132,21 +138,20 @@ impl Products {
 
     /// Returns the pinned algorithm of a matrix shape (the same for all numbers of rows), which is chosen at the first
     /// product with a matrix of this shape.
-    fn pinned_algorithm(
-        &mut self,
-        (_, n, k, wide): Shape,
-    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
-        if let Some(algorithm) = self.algorithms.get(&(n, k, wide)) {
+    fn pinned_algorithm(&mut self, shape: Shape) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        let key = Shape { m: 0, ..shape };
+        if let Some(algorithm) = self.algorithms.get(&key) {
             return Ok(*algorithm);
         }
-        let others = OTHER_ROWS.map(|m| Plan::new((m, n, k, wide)));
+        let others = OTHER_ROWS.map(|m| Plan::new(Shape { m, ..shape }));
         let others: Vec<Plan> = others.into_iter().collect::<Result<_, _>>()?;
-        let candidates = self.candidates(&Plan::new((PINNED_ROWS, n, k, wide))?, CANDIDATES)?;
+        let candidates =
+            self.candidates(&Plan::new(Shape { m: PINNED_ROWS, ..shape })?, CANDIDATES)?;
         let does_all = |algorithm: &sys::cublasLtMatmulAlgo_t| {
             others.iter().all(|plan| self.can(plan, algorithm))
         };
         let algorithm = candidates.into_iter().find(does_all).ok_or(CublasError::NOTHING_FITS)?;
-        self.algorithms.insert((n, k, wide), algorithm);
+        self.algorithms.insert(key, algorithm);
         Ok(algorithm)
     }
 
@@ -236,7 +241,7 @@ impl Products {
 impl Plan {
     /// Makes the descriptors of a matrix product, without an algorithm. cuBLASLt matrices are column-major, so it
     /// computes out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
-    fn new((m, n, k, wide): Shape) -> Result<Plan, CublasError> {
+    fn new(Shape { m, n, k, wide, stride }: Shape) -> Result<Plan, CublasError> {
         use sys::cudaDataType::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
         let nothing = null_mut();
         let algorithm = sys::cublasLtMatmulAlgo_t { data: [0; 8] };
@@ -256,7 +261,7 @@ impl Plan {
             calls::cublasLtMatmulDescSetAttribute(plan.operation, transposed, value, bytes)?;
             calls::cublasLtMatrixLayoutCreate(&raw mut plan.w, BF16, k, n, k as i64)?;
             calls::cublasLtMatrixLayoutCreate(&raw mut plan.x, BF16, k, m, k as i64)?;
-            calls::cublasLtMatrixLayoutCreate(&raw mut plan.out, result, n, m, n as i64)?;
+            calls::cublasLtMatrixLayoutCreate(&raw mut plan.out, result, n, m, stride as i64)?;
         }
         Ok(plan)
     }

@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
-    CheckError, PremiumPlan, Report, SpeedPlan, check_attention, check_copies, check_models,
-    check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
+    CheckError, PremiumPlan, QUANTIZED_CASES, Report, SpeedPlan, check_attention, check_copies,
+    check_models, check_quantized, check_reference, check_rows, check_sampling, check_steps,
+    measure_premium, measure_speed,
 };
 
 /// Model configuration with the shape of Llama 3.1 8B.
@@ -93,6 +94,11 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     for (products, exact) in [("by cuBLASLt's choice", false), ("of one algorithm", true)] {
         let open = || driver(exact);
         part(&format!("rows, products {products}"), report, |report| check_rows(&open, report));
+        part(&format!("quantized matrices, products {products}"), report, |report| {
+            QUANTIZED_CASES
+                .into_iter()
+                .try_for_each(|case| check_quantized(&open, exact, case, report))
+        });
         part(&format!("models, products {products}"), report, |report| {
             check_models(&open, exact, report)
         });

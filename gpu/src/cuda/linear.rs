@@ -1,0 +1,140 @@
+//! Weight matrices at work: products with activations, and rows as embeddings.
+//!
+//! A quantized matrix is multiplied in one of two ways. Kernels multiply few rows of activations by the stored numbers. For
+//! more rows, the matrix is decoded to bf16 in strips that fit the strip buffer, and cuBLASLt multiplies by each strip.
+
+use super::driver::{Arg, CudaError, DevicePtr, Driver, Product, Work};
+use super::kernels::{MULTIPLY_ROWS, MULTIPLY_THREADS, multiply_shared_bytes, row_threads};
+use super::memory::{CudaMatrix, CudaTensor, Held, Quantized};
+use super::ops::{CudaOps, DRAWN};
+use crate::{NumberType, RowInput, UNIT};
+
+/// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, unless products must be exact.
+/// With 4 bits, the two passes over the numbers read 1 byte for each weight; decoding and a product in bf16 move 4.5 bytes.
+const ROWS_MAX: usize = 2 * MULTIPLY_ROWS;
+/// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
+/// the first row of the result, as cuBLASLt's algorithms expect.
+const STRIP_UNIT: usize = 128;
+
+/// The strip buffer: holds decoded rows of a quantized matrix in bf16.
+#[derive(Debug, Default)]
+pub(super) struct Strip {
+    at: DevicePtr,
+    bytes: usize,
+    /// Size of the largest strip of the matrices that are loaded, bytes.
+    needed: usize,
+}
+
+/// Returns the number of output features of a strip of a matrix `[n, k]`: as many as take at most `most_bytes` bytes in
+/// bf16, but not fewer than [`STRIP_UNIT`].
+fn strip_features(n: usize, k: usize, most_bytes: usize) -> usize {
+    let most = most_bytes / (2 * k) / STRIP_UNIT * STRIP_UNIT;
+    most.max(STRIP_UNIT).min(n)
+}
+
+impl Strip {
+    /// Notes that a quantized matrix `[n, k]` is loaded.
+    pub(super) fn needs(&mut self, n: usize, k: usize, most_bytes: usize) {
+        self.needed = self.needed.max(strip_features(n, k, most_bytes) * k * 2);
+    }
+
+    /// Returns the strip buffer. It is allocated when it is first used, because all matrices are loaded then. If a larger
+    /// matrix was loaded later, a larger buffer takes its place, and the first is left until the driver ends.
+    fn get<D: Driver>(&mut self, driver: &mut D) -> Result<DevicePtr, CudaError> {
+        if self.bytes < self.needed {
+            self.at = driver.allocate(self.needed)?;
+            self.bytes = self.needed;
+        }
+        Ok(self.at)
+    }
+}
+
+impl Quantized {
+    /// Returns the first arguments of each kernel that reads the matrix.
+    fn args(&self) -> [Arg; 4] {
+        let units = |inputs: usize| Arg::U32((inputs / UNIT) as u32);
+        [
+            Arg::Ptr(self.numbers),
+            Arg::Ptr(self.groups),
+            units(self.shape.k.next_multiple_of(UNIT)),
+            units(self.shape.group),
+        ]
+    }
+}
+
+impl<D: Driver> CudaOps<D> {
+    pub(super) fn look_up_rows(
+        &mut self,
+        table: &CudaMatrix,
+        inputs: &[RowInput],
+        out: &mut CudaTensor,
+    ) {
+        assert_eq!((table.k, true), (out.cols, out.wide), "embedding width, output columns");
+        out.set_rows(inputs.len());
+        let inputs_at = self.put(inputs.iter().map(|input| match *input {
+            RowInput::Token(token) => token,
+            RowInput::Drawn(row) => DRAWN | row as u32,
+        }));
+        let (kernel, mut args) = match &table.held {
+            Held::Bf16(at) => ("embed", vec![Arg::Ptr(out.at), Arg::Ptr(*at)]),
+            Held::Quantized(matrix) => {
+                let mut args = vec![Arg::Ptr(out.at)];
+                args.extend(matrix.args());
+                args.push(Arg::U32(matrix.shape.numbers.code()));
+                ("embed_quantized", args)
+            }
+        };
+        args.extend([
+            Arg::Ptr(inputs_at),
+            Arg::Ptr(self.steps.drawn_before()),
+            Arg::U32(table.n as u32),
+            Arg::U32(out.cols as u32),
+        ]);
+        self.launch(kernel, (inputs.len(), 1), row_threads(out.cols), &args);
+    }
+
+    /// Computes `out = x · wᵀ`; `x` has at least one row.
+    pub(super) fn multiply(&mut self, w: &CudaMatrix, x: &CudaTensor, out: &CudaTensor) {
+        let (m, n, k, wide) = (x.rows, w.n, w.k, out.wide);
+        let whole =
+            Product { w: DevicePtr::default(), x: x.at, out: out.at, m, n, k, wide, stride: n };
+        match &w.held {
+            Held::Bf16(at) => self.work(Work::Multiply(Product { w: *at, ..whole })),
+            // The kernels compute each row alone, and in the same way for every number of rows.
+            Held::Quantized(matrix) if self.exact_products || m <= ROWS_MAX => {
+                self.multiply_numbers(matrix, whole);
+            }
+            Held::Quantized(matrix) => self.multiply_strips(matrix, whole),
+        }
+    }
+
+    fn multiply_numbers(&mut self, matrix: &Quantized, product: Product) {
+        let Product { x, out, m, n, k, wide, .. } = product;
+        let kernel = match matrix.shape.numbers {
+            NumberType::Int4 => "multiply_int4",
+            NumberType::Int8 => "multiply_int8",
+            NumberType::Fp8 => "multiply_fp8",
+        };
+        let sizes = [m, n, k, usize::from(wide)].map(|size| Arg::U32(size as u32));
+        let args = [&matrix.args()[..], &[Arg::Ptr(x), Arg::Ptr(out)], &sizes].concat();
+        let blocks = (n.div_ceil(16), m.div_ceil(MULTIPLY_ROWS));
+        let block = (MULTIPLY_THREADS, multiply_shared_bytes(m));
+        self.launch_shared(kernel, blocks, block, &args);
+    }
+
+    fn multiply_strips(&mut self, matrix: &Quantized, product: Product) {
+        let (mut buffer, mut strip) = (std::mem::take(&mut self.strip), DevicePtr::default());
+        self.attempt(|driver| buffer.get(driver).map(|at| strip = at));
+        self.strip = buffer;
+        let Product { n, k, wide, .. } = product;
+        let at_once = strip_features(n, k, self.driver.strip_bytes());
+        for first in (0..n).step_by(at_once) {
+            let features = at_once.min(n - first);
+            let rest = [matrix.shape.numbers.code(), first as u32, k as u32].map(Arg::U32);
+            let args = [&matrix.args()[..], &rest, &[Arg::Ptr(strip)]].concat();
+            self.launch("decode_rows", (features, 1), row_threads(k / 2), &args);
+            let out = product.out.offset(first * if wide { 4 } else { 2 });
+            self.work(Work::Multiply(Product { w: strip, out, n: features, ..product }));
+        }
+    }
+}
