@@ -35,7 +35,8 @@ settings! {
         /// temperature that the checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
         /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
-        /// the file's quality. A GPU holds bf16.
+        /// the file's quality. A GPU takes auto and bf16: with auto, it holds FP8, AWQ, GPTQ, Q4_0 and Q8_0 matrices as in
+        /// the file and all others in bf16.
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
         max_model_len: u32 = 0, in 0..=1 << 24, flag "max-model-len";

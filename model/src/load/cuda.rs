@@ -53,7 +53,7 @@ pub fn open_cuda<D: Driver>(
         budget.kv_blocks(options.kv_capacity, block_bytes, filler_bytes)
     };
     // Refuse a model that does not fit before its weights are loaded, because loading takes long.
-    let at_least = checkpoint.packed_bytes(WeightFormat::Bf16)?.saturating_add(RESERVE_BYTES);
+    let at_least = checkpoint.cuda_bytes(options.weights)?.saturating_add(RESERVE_BYTES);
     blocks_in(at_least)?;
     let queries = config.heads / config.kv_heads;
     let cuda =

@@ -78,6 +78,23 @@ impl Checkpoint {
         Ok(bytes)
     }
 
+    /// Returns the bytes that the weights of the checkpoint take in the memory of a GPU in the weight format `format`, at
+    /// least.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::packed_bytes`].
+    pub fn cuda_bytes(&self, format: WeightFormat) -> Result<u64, WeightError> {
+        let mut bytes = 0_u64;
+        for role in Role::required(&self.config) {
+            let stored = self.tensor(role)?;
+            bytes += match stored.shape[..] {
+                [n, k] => stored.cuda_bytes([n, k], format),
+                _ => stored.shape.iter().product::<usize>() as u64 * 4,
+            };
+        }
+        Ok(bytes)
+    }
+
     /// Returns whether the checkpoint stores the rows of q and k in the order for interleaved RoPE. Only GGUF files of
     /// the families Llama and Mistral do, because llama.cpp's converter permutes these rows.
     pub(crate) fn permuted(&self) -> bool {

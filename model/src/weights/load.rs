@@ -5,7 +5,7 @@ use super::checkpoint::{Checkpoint, interleaved_rows, rotated_heads};
 use super::roles::{LayerRole, Role};
 use super::stored::{Content, Stored};
 use half::{bf16, f16};
-use tiercel_gpu::{MatrixPart, Ops, SourceType, WeightFormat};
+use tiercel_gpu::{MatrixPart, OpError, Ops, SourceType, WeightFormat};
 
 /// Weights of a decoder on a device.
 pub struct Weights<O: Ops> {
@@ -61,7 +61,7 @@ impl<O: Ops> Weights<O> {
     ) -> Result<Weights<O>, WeightError> {
         let config = checkpoint.config();
         let total = config.layers() + 1;
-        let mut packer = Packer { ops, checkpoint, format };
+        let mut packer = Packer { ops, checkpoint, format, decoded: Vec::new() };
         let embedding = packer.matrix(&[Role::Embedding])?;
         let lm_head = match config.tied_embeddings {
             true => None,
@@ -74,6 +74,7 @@ impl<O: Ops> Weights<O> {
             layers.push(packer.layer(layer)?);
             progress(LoadProgress { done: layer + 2, total });
         }
+        packer.log_decoded();
         let weights = Weights { embedding, lm_head, final_norm, layers };
         weights.log(ops, checkpoint);
         Ok(weights)
@@ -108,6 +109,8 @@ struct Packer<'a, O: Ops> {
     ops: &'a mut O,
     checkpoint: &'a Checkpoint,
     format: WeightFormat,
+    /// Names of quantized matrices that a device holds decoded, although it holds others quantized.
+    decoded: Vec<String>,
 }
 
 impl<O: Ops> Packer<'_, O> {
@@ -136,9 +139,27 @@ impl<O: Ops> Packer<'_, O> {
         })
     }
 
-    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other. All quantized
-    /// tensors of the matrix are decoded before, so they are in memory as floats at the same time.
+    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other.
     fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
+        if O::QUANTIZED && self.format == WeightFormat::Auto {
+            let stored = roles.iter().map(|&role| self.checkpoint.tensor(role));
+            let stored = stored.collect::<Result<Vec<_>, _>>()?;
+            let parts: Option<Vec<_>> = stored.iter().map(Stored::held).collect();
+            if let Some(parts) = parts
+                && let Some(matrix) =
+                    self.ops.quantized(&parts).map_err(|source| self.failed(roles, source))?
+            {
+                return Ok(matrix);
+            }
+            let quantized = stored.iter().zip(roles).filter(|(stored, _)| stored.is_quantized());
+            self.decoded.extend(quantized.map(|(_, role)| self.checkpoint.name(*role)));
+        }
+        self.floats(roles)
+    }
+
+    /// Packs tensors into one matrix. All quantized tensors of the matrix are decoded before, so they are in memory as
+    /// floats at the same time.
+    fn floats(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
         let mut tensors = Vec::with_capacity(roles.len());
         for &role in roles {
             let stored = self.checkpoint.tensor(role)?;
@@ -153,10 +174,23 @@ impl<O: Ops> Packer<'_, O> {
             let (source, row_order) = (stored.source(self.format), self.row_order(*role));
             parts.push(MatrixPart { n, k, source, bytes, row_order });
         }
-        self.ops.matrix(&parts, self.format).map_err(|source| {
-            let name = self.checkpoint.name(roles[0]);
-            WeightError::Pack { name, source }
-        })
+        self.ops.matrix(&parts, self.format).map_err(|source| self.failed(roles, source))
+    }
+
+    fn failed(&self, roles: &[Role], source: OpError) -> WeightError {
+        WeightError::Pack { name: self.checkpoint.name(roles[0]), source }
+    }
+
+    /// Logs the quantized matrices that the device holds decoded.
+    fn log_decoded(&self) {
+        if let Some(first) = self.decoded.first() {
+            tracing::warn!(
+                count = self.decoded.len(),
+                first,
+                "quantized matrices are held in bf16: the inputs of their groups are not neighbours (desc_act of GPTQ), \
+                 their sizes or scales have no kernel, or parts of one matrix differ"
+            );
+        }
     }
 
     fn optional(
@@ -181,10 +215,7 @@ impl<O: Ops> Packer<'_, O> {
                 None => values.extend(part),
             }
         }
-        self.ops.vector(&values).map_err(|source| {
-            let name = self.checkpoint.name(roles[0]);
-            WeightError::Pack { name, source }
-        })
+        self.ops.vector(&values).map_err(|source| self.failed(roles, source))
     }
 
     fn row_order(&self, role: Role) -> Option<Vec<u32>> {

@@ -3,7 +3,7 @@
 use super::WeightError;
 use super::quantized::Quantized;
 use std::borrow::Cow;
-use tiercel_gpu::{SourceType, WeightFormat};
+use tiercel_gpu::{QuantizedPart, SourceType, WeightFormat, cuda};
 
 /// A tensor as a checkpoint stores it: shape and content.
 pub(crate) struct Stored<'a> {
@@ -16,7 +16,7 @@ pub(crate) struct Stored<'a> {
 pub(crate) enum Content<'a> {
     /// Bytes of one tensor of the file, in an encoding that devices read.
     Encoded(SourceType, &'a [u8]),
-    /// Several tensors of the file, which are decoded to floats when the matrix is loaded.
+    /// Several tensors of the file, which are rearranged for a GPU or decoded to floats when the matrix is loaded.
     Quantized(Quantized<'a>),
 }
 
@@ -28,6 +28,32 @@ impl<'a> Stored<'a> {
             (Content::Encoded(source, _), _) => *source,
             (Content::Quantized(_), WeightFormat::Auto | WeightFormat::Bf16) => SourceType::Bf16,
             (Content::Quantized(_), _) => SourceType::F32,
+        }
+    }
+
+    /// Whether the tensor is a matrix that is quantized by the method of a Hugging Face checkpoint.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(self.content, Content::Quantized(_))
+    }
+
+    /// Returns the matrix in the form in which a GPU holds it quantized; `None` if the tensor is not quantized by the
+    /// method of a Hugging Face checkpoint, or if a GPU holds it decoded.
+    pub(crate) fn held(&self) -> Option<QuantizedPart> {
+        match &self.content {
+            Content::Encoded(..) => None,
+            Content::Quantized(matrix) => matrix.held(),
+        }
+    }
+
+    /// Returns the size of the matrix in the memory of a GPU, bytes. If some scales of a matrix of integers have many bits,
+    /// the matrix takes more.
+    pub(crate) fn cuda_bytes(&self, [n, k]: [usize; 2], format: WeightFormat) -> u64 {
+        match &self.content {
+            Content::Encoded(source, _) => cuda::held_bytes(n, k, *source, format),
+            Content::Quantized(matrix) => {
+                let shape = matrix.held_shape().filter(|_| format == WeightFormat::Auto);
+                shape.map_or(n * k * 2, |shape| shape.bytes()) as u64
+            }
         }
     }
 

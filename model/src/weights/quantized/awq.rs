@@ -45,20 +45,35 @@ impl<'a> Awq<'a> {
         Ok(Some((Awq { weights, zeros, scales, words, group, groups }, [n, k])))
     }
 
-    /// Decodes eight rows of `k` weights from row `first` on, a multiple of 8.
-    pub(super) fn rows(&self, k: usize, first: usize, out: &mut [f32]) {
-        let word = first / PER_WORD;
-        let table = GroupTable::read(self.groups, (first, PER_WORD), |group, row| {
-            let zeros = self.zeros.at(group * self.words + word);
-            let scale = self.scales.at(group * self.words * PER_WORD + row);
-            (scale, field(zeros, BITS, PLACE[row - first]))
-        });
+    /// Returns the inputs that share a scale and a zero point.
+    pub(super) fn group(&self) -> usize {
+        self.group
+    }
+
+    /// Returns the scale and the zero point of a group of a row.
+    pub(super) fn entry(&self, group: usize, row: usize) -> (f32, u32) {
+        let zeros = self.zeros.at(group * self.words + row / PER_WORD);
+        let scale = self.scales.at(group * self.words * PER_WORD + row);
+        (scale, field(zeros, BITS, PLACE[row % PER_WORD]))
+    }
+
+    /// Calls `each(row, input, integer)` for the integers of eight rows of `k` inputs from row `first` on, a multiple of
+    /// 8; the rows are counted from `first`.
+    pub(super) fn integers(&self, k: usize, first: usize, mut each: impl FnMut(usize, usize, u32)) {
         for input in 0..k {
-            let packed = self.weights.at(input * self.words + word);
+            let packed = self.weights.at(input * self.words + first / PER_WORD);
             for (row, place) in PLACE.into_iter().enumerate() {
-                let integer = field(packed, BITS, place);
-                out[row * k + input] = table.weight(input / self.group, row, integer);
+                each(row, input, field(packed, BITS, place));
             }
         }
+    }
+
+    /// Decodes eight rows of `k` weights from row `first` on, a multiple of 8.
+    pub(super) fn rows(&self, k: usize, first: usize, out: &mut [f32]) {
+        let rows = (first, PER_WORD);
+        let table = GroupTable::read(self.groups, rows, |group, row| self.entry(group, row));
+        self.integers(k, first, |row, input, integer| {
+            out[row * k + input] = table.weight(input / self.group, row, integer);
+        });
     }
 }

@@ -68,13 +68,27 @@ impl<'a> Fp8<'a> {
         Ok((Fp8 { weights: weight.bytes, scales: Floats::new(&scales), block, across }, [n, k]))
     }
 
+    /// Returns the columns of a block.
+    pub(super) fn group(&self) -> usize {
+        self.block[1]
+    }
+
+    /// Returns the scale of the block of a row that is number `column` from the left.
+    pub(super) fn scale(&self, column: usize, row: usize) -> f32 {
+        self.scales.at(row / self.block[0] * self.across + column)
+    }
+
+    /// Returns the stored floats of a row of `k` weights.
+    pub(super) fn floats(&self, k: usize, row: usize) -> &'a [u8] {
+        &self.weights[row * k..][..k]
+    }
+
     /// Decodes rows of `k` weights from row `first` on.
     pub(super) fn rows(&self, k: usize, first: usize, out: &mut [f32]) {
-        let weights = self.weights[first * k..].chunks_exact(k);
-        for ((row, out), weights) in (first..).zip(out.chunks_exact_mut(k)).zip(weights) {
-            let blocks = out.chunks_mut(self.block[1]).zip(weights.chunks(self.block[1]));
-            for (column, (out, weights)) in blocks.enumerate() {
-                let scale = self.scales.at(row / self.block[0] * self.across + column);
+        for (row, out) in (first..).zip(out.chunks_exact_mut(k)) {
+            let weights = self.floats(k, row).chunks(self.block[1]);
+            for (column, (out, weights)) in out.chunks_mut(self.block[1]).zip(weights).enumerate() {
+                let scale = self.scale(column, row);
                 for (out, weight) in out.iter_mut().zip(weights) {
                     *out = E4M3[usize::from(*weight)] * scale;
                 }

@@ -46,30 +46,50 @@ impl<'a> Gptq<'a> {
         Ok(Some((Gptq { weights, zeros, scales, format, n, groups }, [n, k])))
     }
 
-    /// Decodes at most eight rows from row `first` on, a multiple of 8. `groups` has the group of each input.
-    pub(super) fn rows(&self, groups: &[usize], first: usize, out: &mut [f32]) {
-        let (bits, per_word, k) = (self.format.bits, 32 / self.format.bits, groups.len());
-        let rows = (first, out.len() / k);
-        let table = GroupTable::read(self.groups.count, rows, |group, row| {
-            let zeros = self.zeros.at(group * (self.n / per_word) + row / per_word);
-            let zeros = match self.format.zeros_less_one {
-                true => add_one_to_each(zeros, bits),
-                false => zeros,
-            };
-            let zero = match self.format.symmetric {
-                true => 1 << (bits - 1),
-                false => field(zeros, bits, row % per_word),
-            };
-            (self.scales.at(group * self.n + row), zero)
-        });
-        for (row, out) in out.chunks_exact_mut(k).enumerate() {
-            let words = out.chunks_exact_mut(per_word).zip(groups.chunks_exact(per_word));
-            for (word, (out, groups)) in words.enumerate() {
-                let packed = self.weights.at(word * self.n + first + row);
-                for (place, (out, group)) in out.iter_mut().zip(groups).enumerate() {
-                    *out = table.weight(*group, row, field(packed, bits, place));
-                }
+    pub(super) fn bits(&self) -> usize {
+        self.format.bits
+    }
+
+    /// Returns the scale and the zero point of a group of a row.
+    pub(super) fn entry(&self, group: usize, row: usize) -> (f32, u32) {
+        let (bits, per_word) = (self.format.bits, 32 / self.format.bits);
+        let zeros = self.zeros.at(group * (self.n / per_word) + row / per_word);
+        let zeros = match self.format.zeros_less_one {
+            true => add_one_to_each(zeros, bits),
+            false => zeros,
+        };
+        let zero = match self.format.symmetric {
+            true => 1 << (bits - 1),
+            false => field(zeros, bits, row % per_word),
+        };
+        (self.scales.at(group * self.n + row), zero)
+    }
+
+    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows are
+    /// counted from `first`.
+    pub(super) fn integers(
+        &self,
+        k: usize,
+        (first, rows): (usize, usize),
+        mut each: impl FnMut(usize, usize, u32),
+    ) {
+        let (bits, per_word) = (self.format.bits, 32 / self.format.bits);
+        for (row, word) in (0..rows).flat_map(|row| (0..k / per_word).map(move |word| (row, word)))
+        {
+            let packed = self.weights.at(word * self.n + first + row);
+            for place in 0..per_word {
+                each(row, word * per_word + place, field(packed, bits, place));
             }
         }
+    }
+
+    /// Decodes at most eight rows from row `first` on, a multiple of 8. `groups` has the group of each input.
+    pub(super) fn rows(&self, groups: &[usize], first: usize, out: &mut [f32]) {
+        let k = groups.len();
+        let rows = (first, out.len() / k);
+        let table = GroupTable::read(self.groups.count, rows, |group, row| self.entry(group, row));
+        self.integers(k, rows, |row, input, integer| {
+            out[row * k + input] = table.weight(groups[input], row, integer);
+        });
     }
 }

@@ -17,6 +17,15 @@ pub(super) struct Groups<'a> {
 }
 
 impl Groups<'_> {
+    /// Whether the inputs of each group are neighbours. An order that is stored counts only if it differs from that.
+    pub(super) fn in_order(&self, k: usize) -> bool {
+        let Some((stored, _)) = &self.stored else { return true };
+        let mut stored = (0..k).map(|input| stored.at(input)).enumerate();
+        let empty = |group: u32| self.empty == Some(group);
+        stored.clone().all(|(_, group)| empty(group))
+            || stored.all(|(input, group)| group as usize == input / self.size)
+    }
+
     /// Returns the group of each of the `k` inputs.
     ///
     /// # Errors

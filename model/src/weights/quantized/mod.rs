@@ -1,5 +1,5 @@
 //! Quantized matrices of Hugging Face checkpoints: found, checked against the shapes that their method implies, and
-//! decoded to floats.
+//! decoded to floats or rearranged for a GPU.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `gptq.rs` | GPTQ: integers of 4 or 8 bits, packed along the inputs |
 //! | `packed.rs` | integers of 4 or 8 bits as compressed-tensors packs them, along the inputs |
 //! | `groups.rs` | groups of inputs, their scales and zero points |
+//! | `held.rs` | the form in which a GPU holds these matrices |
 //! | `parts.rs` | the tensors of one matrix: looked up, checked, read |
 //!
 //! A quantized matrix replaces the tensor `NAME.weight` of a module by several tensors, its parts. Other modules of the
@@ -17,6 +18,7 @@ mod awq;
 mod fp8;
 mod gptq;
 mod groups;
+mod held;
 mod packed;
 mod parts;
 #[cfg(test)]
@@ -136,24 +138,9 @@ impl Quantized<'_> {
         if out.is_empty() {
             return Ok(out);
         }
-        let tiles = Mutex::new(out.chunks_mut(TILE_ROWS * row_bytes).enumerate());
-        let work = || {
-            let mut values = vec![0.0_f32; TILE_ROWS * k];
-            loop {
-                let next = tiles.lock().expect("no thread panics while it takes a tile").next();
-                let Some((tile, bytes)) = next else { return };
-                let values = &mut values[..bytes.len() / row_bytes * k];
-                rows(tile * TILE_ROWS, values);
-                store(values, bf16, bytes);
-            }
-        };
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = cores.min(n.saturating_mul(k) / WEIGHTS_A_THREAD + 1);
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
+        in_tiles(&mut out, row_bytes, k, |first, bytes, values: &mut [f32]| {
+            rows(first, values);
+            store(values, bf16, bytes);
         });
         Ok(out)
     }
@@ -173,6 +160,36 @@ impl Quantized<'_> {
             }
         })
     }
+}
+
+/// Fills the rows of a matrix on all cores: calls `fill(first, bytes, values)` for each tile of at most [`TILE_ROWS`] rows
+/// of `row_bytes` bytes. `first` is the number of the tile's first row, and `values` has room for a number for each of the
+/// `k` weights of each row.
+fn in_tiles<T: Copy + Default>(
+    out: &mut [u8],
+    row_bytes: usize,
+    k: usize,
+    fill: impl Fn(usize, &mut [u8], &mut [T]) + Sync,
+) {
+    let weights = out.len() / row_bytes.max(1) * k;
+    let tiles = Mutex::new(out.chunks_mut(TILE_ROWS * row_bytes.max(1)).enumerate());
+    let work = || {
+        let mut values = vec![T::default(); TILE_ROWS * k];
+        loop {
+            let next = tiles.lock().expect("no thread panics while it takes a tile").next();
+            let Some((tile, bytes)) = next else { return };
+            let rows = bytes.len() / row_bytes;
+            fill(tile * TILE_ROWS, bytes, &mut values[..rows * k]);
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = cores.min(weights / WEIGHTS_A_THREAD + 1);
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
 }
 
 /// Stores weights as bf16 or f32.

@@ -47,28 +47,45 @@ impl<'a> Packed<'a> {
         Ok(Some((packed, [n, k])))
     }
 
-    /// Decodes at most eight rows from row `first` on. `groups` has the group of each input.
-    pub(super) fn rows(&self, groups: &[usize], first: usize, out: &mut [f32]) {
-        let (bits, per_word, k) = (self.bits, 32 / self.bits, groups.len());
-        let count = self.groups.count;
-        let table = GroupTable::read(count, (first, out.len() / k), |group, row| {
-            let zero = match self.zeros {
-                Some(zeros) => {
-                    field(zeros.at(row / per_word * count + group), bits, row % per_word)
-                }
-                None => 1 << (bits - 1),
-            };
-            (self.scales.at(row * count + group), zero)
-        });
-        for (row, out) in out.chunks_exact_mut(k).enumerate() {
-            let words = out.chunks_mut(per_word).zip(groups.chunks(per_word));
-            for (word, (out, groups)) in words.enumerate() {
-                let packed = self.weights.at((first + row) * self.words + word);
-                for (place, (out, group)) in out.iter_mut().zip(groups).enumerate() {
-                    *out = table.weight(*group, row, field(packed, bits, place));
-                }
+    pub(super) fn bits(&self) -> usize {
+        self.bits
+    }
+
+    /// Returns the scale and the zero point of a group of a row.
+    pub(super) fn entry(&self, group: usize, row: usize) -> (f32, u32) {
+        let (bits, per_word, count) = (self.bits, 32 / self.bits, self.groups.count);
+        let zero = match self.zeros {
+            Some(zeros) => field(zeros.at(row / per_word * count + group), bits, row % per_word),
+            None => 1 << (bits - 1),
+        };
+        (self.scales.at(row * count + group), zero)
+    }
+
+    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows are
+    /// counted from `first`.
+    pub(super) fn integers(
+        &self,
+        k: usize,
+        (first, rows): (usize, usize),
+        mut each: impl FnMut(usize, usize, u32),
+    ) {
+        let (bits, per_word) = (self.bits, 32 / self.bits);
+        for (row, word) in (0..rows).flat_map(|row| (0..self.words).map(move |word| (row, word))) {
+            let packed = self.weights.at((first + row) * self.words + word);
+            for place in 0..per_word.min(k - word * per_word) {
+                each(row, word * per_word + place, field(packed, bits, place));
             }
         }
+    }
+
+    /// Decodes at most eight rows from row `first` on. `groups` has the group of each input.
+    pub(super) fn rows(&self, groups: &[usize], first: usize, out: &mut [f32]) {
+        let k = groups.len();
+        let rows = (first, out.len() / k);
+        let table = GroupTable::read(self.groups.count, rows, |group, row| self.entry(group, row));
+        self.integers(k, rows, |row, input, integer| {
+            out[row * k + input] = table.weight(groups[input], row, integer);
+        });
     }
 }
 
