@@ -41,16 +41,19 @@ fn rows_and_products() {
 
 #[test]
 fn quantized_matrices() {
-    let mut report = Report::default();
-    for case in QUANTIZED_CASES {
-        check_quantized(&open, false, case, &mut report).unwrap();
+    for exact in [false, true] {
+        let mut report = Report::default();
+        for case in QUANTIZED_CASES {
+            check_quantized(&open, exact, case, &mut report).unwrap();
+        }
+        // Activations have multiples of 8 columns. Exact results are also compared with those of single rows, others of
+        // more than 64 rows with the product of a bf16 matrix.
+        let lines = |case: QuantizedCase| {
+            let uses = if (case.parts[0] + case.parts[1]).is_multiple_of(8) { 2 } else { 1 };
+            2 + uses * if exact || case.rows > 64 { 2 } else { 1 }
+        };
+        assert_met(&report, QUANTIZED_CASES.into_iter().map(lines).sum());
     }
-    // Activations have multiples of 8 columns. More than 64 rows are also compared with the product of a bf16 matrix.
-    let lines = |case: QuantizedCase| {
-        let uses = if (case.parts[0] + case.parts[1]).is_multiple_of(8) { 2 } else { 1 };
-        2 + uses * if case.rows > 64 { 2 } else { 1 }
-    };
-    assert_met(&report, QUANTIZED_CASES.into_iter().map(lines).sum());
 }
 
 proptest! {
