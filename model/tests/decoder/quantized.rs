@@ -316,12 +316,17 @@ fn difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f32 {
 /// Returns the number of bytes of device memory that a model takes in a weight format, all else included, and the number
 /// of bytes that its weights take by the checkpoint's count. No step has enough rows to need the strip buffer.
 fn device_bytes(folder: &Path, weights: WeightFormat) -> (u64, u64) {
+    let taken = device_bytes_with(folder, &options(weights));
+    let checkpoint = Checkpoint::open(&ModelFiles::HfDir(folder.to_owned())).unwrap();
+    (taken, checkpoint.cuda_bytes(weights).unwrap())
+}
+
+fn device_bytes_with(folder: &Path, options: &LoadOptions) -> u64 {
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(folder.to_owned())).unwrap();
     let mut driver = EmulatedDriver::new(1 << 30);
     let before = driver.free_bytes().unwrap();
-    let parts = open_cuda(driver, GpuUse::default(), &checkpoint, &options(weights), &mut |_| {});
-    let taken = before - parts.unwrap().ops.free_bytes().unwrap();
-    (taken, checkpoint.cuda_bytes(weights).unwrap())
+    let parts = open_cuda(driver, GpuUse::default(), &checkpoint, options, &mut |_| {});
+    before - parts.unwrap().ops.free_bytes().unwrap()
 }
 
 /// Checks how a checkpoint whose matrices an emulated GPU holds quantized, unless `decoded` is set, computes on the GPU.
@@ -437,4 +442,18 @@ fn a_checkpoint_without_a_part_of_a_matrix_is_refused_with_its_name() {
     let files = ModelFiles::HfDir(quantized.path().to_owned());
     let error = Checkpoint::open(&files).err().expect("damaged").to_string();
     assert!(error.contains("model.layers.1.self_attn.v_proj.qzeros is absent"), "{error}");
+}
+
+#[test]
+fn the_dry_run_takes_the_strip_buffer_for_steps_of_many_rows() {
+    let config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP});
+    let (quantized, _) = twins("llama3", &config, &awq);
+    let more = |weights, rows| {
+        let more = LoadOptions { max_num_batched_tokens: rows, ..options(weights) };
+        device_bytes_with(quantized.path(), &more)
+    };
+    let taken = |weights| more(weights, 70) - more(weights, 64);
+    let strip = taken(WeightFormat::Auto) - taken(WeightFormat::Bf16);
+    // The largest strip of the emulated GPU has 128 output features of 64 inputs, or 64 output features of 96 inputs.
+    assert_eq!(strip, 128 * 64 * 2);
 }
