@@ -11,6 +11,7 @@
 //! | `steps` | two steps in flight against one step at a time |
 //! | `copies` | block copies to the host pool and back |
 //! | `speed` | speed of decode and prefill, and of decode while blocks are copied |
+//! | `quantized_speed` | speed of products with quantized matrices |
 //! | `link` | rate of block copies to and from the host pool, against one large copy |
 //! | `pace` | decode as the engine runs it, with two steps in flight |
 //! | `premium` | service of premium requests on an engine that is full of background work |
@@ -27,6 +28,7 @@ mod pace;
 mod pair;
 mod premium;
 mod quantized;
+mod quantized_speed;
 mod reference;
 mod report;
 mod rows;

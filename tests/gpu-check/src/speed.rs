@@ -4,6 +4,7 @@
 use crate::CheckError;
 use crate::link;
 use crate::pace::{self, Pace, measure_pace};
+use crate::quantized_speed::measure_products;
 use crate::report::Report;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,6 +166,7 @@ fn ceilings<D: Driver>(
     let flops = 2.0 * (n as f64).powi(3) / us * 1e6;
     report.measured("memory, read and written", format!("{:.0} GB/s", bytes_per_s / 1e9));
     report.measured("matrix units, bf16", format!("{:.0} TFLOP/s", flops / 1e12));
+    measure_products(&mut ops, n, plan.repeats, report)?;
     Ok(Ceilings { bytes_per_s, flops })
 }
 
@@ -388,7 +390,7 @@ fn copy_until(
 }
 
 /// Returns the median time of `repeats` runs, after one warm-up run, us.
-fn median_us(
+pub(crate) fn median_us(
     repeats: usize,
     mut run: impl FnMut() -> Result<(), CheckError>,
 ) -> Result<f64, CheckError> {
