@@ -5,6 +5,7 @@
     python3 benches/structured.py answers   # the default model answers under each vendored schema
     python3 benches/structured.py streams   # free streams beside 16 constrained ones, on the default model
     python3 benches/structured.py hostile   # free streams beside hostile grammars, on the mock device and the default model
+    python3 benches/structured.py hostile default   # the same, on one of them (mock, default)
 
 `answers`: one chat request for each schema, with the schema in the prompt, at most 512 tokens, default sampling and a fixed
 seed, 32 at a time. Complete answers are validated by Python's `jsonschema`, all others must be the beginning of a JSON text by
@@ -241,7 +242,7 @@ def spread(gaps):
             f"longest {max(gaps):.0f} ({len(gaps)})")
 
 
-def hostile():
+def hostile(only=""):
     attacks = [request["fields"] for request in examples("hostile")]
     # About half of the hostile requests are refused, so half of the ordinary ones are, too: both crowds send at the same rate.
     ordinary = [{"structured_outputs": {"json": {"type": "object", "properties": {f"key{n}": {"type": "string", "maxLength": 20}},
@@ -253,7 +254,8 @@ def hostile():
     profile = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
     profile.write(MOCK)
     profile.close()
-    for device, arguments in [("mock device", ["--device", f"mock:{profile.name}"]), ("default model", [])]:
+    devices = [("mock device", ["--device", f"mock:{profile.name}"]), ("default model", [])]
+    for device, arguments in [device for device in devices if device[0].startswith(only)]:
         server = Server(*arguments)
         post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, **ordinary[0]})
         for turn in range(3):
@@ -267,6 +269,6 @@ def hostile():
 
 if __name__ == "__main__":
     modes = {"answers": answers, "streams": streams, "hostile": hostile}
-    if len(sys.argv) != 2 or sys.argv[1] not in modes:
+    if len(sys.argv) < 2 or sys.argv[1] not in modes:
         sys.exit(f"usage: structured.py {'|'.join(modes)}")
-    modes[sys.argv[1]]()
+    modes[sys.argv[1]](*sys.argv[2:])
