@@ -7,6 +7,7 @@ use crate::boot::model::{self, Loaded};
 use crate::boot::{
     App, BootError, Serving, control, draining, fingerprint, greeting, mock, signals,
 };
+use crate::control::{AuditEvent, SERVER};
 use crate::http::{self, Certificate, Keys, Surface};
 use crate::replies::Recorder;
 use actix_rt::Arbiter;
@@ -100,7 +101,7 @@ impl Bound {
             actix_rt::spawn(reload_keys(signals::hangup()?, app.clone()));
         }
         if let Some(certificate) = certificate.clone() {
-            actix_rt::spawn(reload_certificate(signals::hangup()?, certificate));
+            actix_rt::spawn(reload_certificate(signals::hangup()?, certificate, app.clone()));
         }
         let control = Arbiter::new();
         let life =
@@ -313,6 +314,12 @@ async fn reload_keys(mut hangup: Signal, app: Data<App>) {
         match actix_web::web::block(move || reading.keys.reload()).await {
             Ok(Ok((before, keys))) => {
                 tracing::info!(keys, before, "read the keys file again");
+                app.audit.record(&AuditEvent {
+                    by: SERVER,
+                    action: "keys_read",
+                    keys: Some(keys),
+                    ..AuditEvent::default()
+                });
                 app.meters.retain(&app.keys.names());
                 app.keys.log_labels();
             }
@@ -324,11 +331,15 @@ async fn reload_keys(mut hangup: Signal, app: Data<App>) {
 
 /// Reads the files of the certificate again at each SIGHUP. If a file cannot be used, that is logged, and the certificate
 /// stays as it was.
-async fn reload_certificate(mut hangup: Signal, certificate: Arc<Certificate>) {
+async fn reload_certificate(mut hangup: Signal, certificate: Arc<Certificate>, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let certificate = certificate.clone();
         match actix_web::web::block(move || certificate.reload()).await {
-            Ok(Ok(())) => tracing::info!("read the TLS certificate again"),
+            Ok(Ok(())) => {
+                tracing::info!("read the TLS certificate again");
+                let action = "certificate_read";
+                app.audit.record(&AuditEvent { by: SERVER, action, ..AuditEvent::default() });
+            }
             Ok(Err(error)) => tracing::error!("the TLS certificate stays as it was: {error}"),
             Err(error) => tracing::error!("the TLS certificate stays as it was: {error}"),
         }

@@ -30,7 +30,7 @@ pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
     /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy`, `drain`, `record_start`, `record_stop`,
-    /// `record_read` or `trace`; or how far a drain is: `draining` or `drained`.
+    /// `record_read` or `trace`; at SIGHUP `keys_read` or `certificate_read`; or how far a drain is: `draining` or `drained`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +54,9 @@ pub(crate) struct Event<'a> {
     /// Number of choices that are left in a drain, that are live when a recording begins, or that a recording has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<u32>,
+    /// Number of API keys after the keys file was read again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<usize>,
     /// At the end of a drain: number of the choices, of those that were live when it began, that were completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) finished: Option<u32>,

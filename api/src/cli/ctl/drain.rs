@@ -1,7 +1,7 @@
 //! The command `tiercel ctl drain`: asks the server to drain, and shows the progress until the server has stopped.
 
 use super::client::Client;
-use super::text;
+use super::event_text;
 use crate::cli::failure::Failure;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) fn run(
         let event = event?;
         let action = event["action"].as_str();
         if matches!(action, Some("draining" | "drained")) {
-            print(&event, text::drain);
+            print(&event, event_text::drain);
         }
         drained |= action == Some("drained");
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod drain;
+mod event_text;
 mod keys;
 mod reach;
 mod record;
@@ -13,10 +14,11 @@ use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::{Args, Subcommand, ValueEnum};
 pub(super) use client::{Address, Client, Trouble};
+pub(super) use event_text::event as event_line;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
-pub(super) use text::{duration, event as event_line};
+pub(super) use text::duration;
 
 const EXAMPLES: &str = "\
 ID is the id in the response (chatcmpl-...), the client's X-Request-Id, or the number in the column SEQ.
@@ -203,7 +205,7 @@ impl Ctl {
             }
             CtlCommand::Events => {
                 for event in client.listen("/control/v1/events")? {
-                    print(&event?, text::event);
+                    print(&event?, event_text::event);
                 }
             }
             CtlCommand::Record(record) => record.run(&client, &print)?,
