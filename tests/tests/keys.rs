@@ -121,7 +121,12 @@ fn no_route_but_the_probes_answers_without_a_key() {
 #[test]
 fn keys_are_read_again_under_load() {
     let folder = TempDir::new().unwrap();
-    let server = start(&folder, &[entry("stays", ""), entry("leaves", "")]);
+    let watcher = "role = \"viewer\"";
+    let server = start(&folder, &[entry("stays", watcher), entry("leaves", "")]);
+    let mut events = server.control();
+    let headers = [("authorization", "Bearer stays!")];
+    events.send_request("GET", "/control/v1/events", &headers, b"");
+    assert_eq!(events.head().unwrap().status, 200);
     let (done, served) = (AtomicBool::new(false), AtomicU32::new(0));
     let status = |name: &str| ask(&server, "/v1/completions", name, &json!({})).status;
     std::thread::scope(|scope| {
@@ -134,7 +139,7 @@ fn keys_are_read_again_under_load() {
             });
         }
         assert_eq!([status("leaves"), status("comes")], [200, 401]);
-        write(&folder, &[entry("stays", ""), entry("comes", "")]);
+        write(&folder, &[entry("stays", watcher), entry("comes", "")]);
         let hangup = || {
             let pid = std::process::id().to_string();
             assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
@@ -154,12 +159,26 @@ fn keys_are_read_again_under_load() {
         let more = || status("stays") == 200 && served.load(Ordering::Relaxed) > before + 50;
         assert!((0..MANY).any(|_| more()));
         assert_eq!([status("comes"), status("leaves")], [200, 401], "a wrong file changes nothing");
-        write(&folder, &[entry("stays", ""), entry("later", "")]);
+        write(&folder, &[entry("stays", watcher), entry("later", ""), entry("more", "")]);
         hangup();
         until("later");
         assert_eq!(status("comes"), 401);
         done.store(true, Ordering::Relaxed);
     });
+    // Each use of a new file is audited; the wrong file is not.
+    let mut audited = || {
+        let event = loop {
+            let chunk = String::from_utf8(events.chunk().unwrap()).unwrap();
+            if let Some(data) = chunk.lines().find_map(|line| line.strip_prefix("data: ")) {
+                break serde_json::from_str::<Value>(data).unwrap();
+            }
+        };
+        (event["action"].clone(), event["by"].clone(), event["keys"].clone())
+    };
+    for keys in [2, 3] {
+        assert_eq!(audited(), (json!("keys_read"), json!("[server]"), json!(keys)));
+    }
+    drop(events);
     server.finish();
 }
 
@@ -241,6 +260,8 @@ fn one_of_several_tenants_cannot_take_all_places() {
         settings.http.keys_file = Some(file);
         settings.engine.admission.max_requests = 16;
     });
+    let alone = ask(&server, "/v1/completions", "greedy", &json!({"n": 13}));
+    assert_eq!((alone.status, &alone.error()["param"]), (400, &json!("n")), "12 of 16 at most");
     let headers = [("content-type", "application/json"), ("authorization", "Bearer greedy!")];
     let streams: Vec<_> = (0..2)
         .map(|_| {

@@ -156,7 +156,8 @@ pub(crate) struct Reprioritize {
     priority: Option<i32>,
 }
 
-/// Endpoint `POST /control/v1/requests/{id}/reprioritize`: changes the tier of a request, and its priority if one is given.
+/// Endpoint `POST /control/v1/requests/{id}/reprioritize`: changes the tier of a request and its priority within the tier,
+/// which is 0 if none is given.
 pub(crate) async fn reprioritize(
     app: Data<App>,
     request: HttpRequest,

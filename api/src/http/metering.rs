@@ -70,7 +70,7 @@ impl Meters {
     ///
     /// # Errors
     /// 429 if the request exceeds a limit of the key, or its tenant would have too many of the places, and 400 if it alone
-    /// has more choices than may be live.
+    /// has more choices than its key, or its tenant, may have live.
     pub(crate) fn admit(
         self: &Arc<Meters>,
         caller: &Caller,
@@ -83,10 +83,17 @@ impl Meters {
             );
             return Err(ApiError::param("n", message));
         }
+        if shared && choices > self.tenant_places {
+            let message = format!(
+                "{choices} choices are more than one tenant may have while others share this server, which is {}",
+                self.tenant_places
+            );
+            return Err(ApiError::param("n", message));
+        }
         let tokens = (choices, prompt_tokens.saturating_add(output_tokens));
         let mut usage = self.usage();
         let live = usage.tenants.get(&caller.tenant).copied().unwrap_or(0);
-        if shared && live > 0 && live + choices > self.tenant_places {
+        if shared && live + choices > self.tenant_places {
             return Err(self.too_many(live));
         }
         let of_key = usage.keys.entry(caller.key.clone()).or_default();

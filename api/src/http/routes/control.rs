@@ -58,7 +58,7 @@ fn live() -> [Endpoint; 6] {
         change(
             Endpoint::post("/control/v1/requests/{id}/reprioritize", requests::reprioritize),
             "reprioritize_request",
-            "Changes the tier of a request, and its priority.",
+            "Changes the tier of a request, and its priority, which is 0 if none is given.",
         )
         .takes::<requests::Reprioritize>(),
         change(
