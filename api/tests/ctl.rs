@@ -156,6 +156,102 @@ fn operators_see_and_change_requests() {
 }
 
 #[test]
+fn scripts_read_the_answers_of_the_commands_as_json() {
+    let server = server();
+    let streams = ["first", "second"].map(|id| send(server.address(), id));
+    let json = |args: &[&str]| -> Value {
+        let printed = lines(&server, &[&["--json"], args].concat());
+        assert_eq!(printed.len(), 1, "{args:?}: {printed:?}");
+        serde_json::from_str(&printed[0]).unwrap()
+    };
+    while json(&["requests"])["total"] != 2 {}
+    let mut listener =
+        command(&server, &["--json", "events"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut heard = BufReader::new(listener.stdout.take().unwrap()).lines();
+    let first = std::thread::spawn(move || (heard.next().unwrap().unwrap(), heard));
+    let change = |args: &[&str]| {
+        let answer = json(args);
+        assert!(answer["id"].as_str().unwrap().starts_with("cmpl-"), "{answer}");
+        let [change] = answer["changes"].as_array().unwrap().as_slice() else { panic!("{answer}") };
+        assert!(change["step"].is_u64() && change["before"]["request_id"] == "second", "{answer}");
+        change.clone()
+    };
+    // The listener may connect after a change; so pause and resume until it has heard of one.
+    while !first.is_finished() {
+        let paused = change(&["pause", "second"]);
+        assert_eq!(
+            (&paused["before"]["paused"], &paused["after"]["paused"]),
+            (&false.into(), &true.into())
+        );
+        let resumed = change(&["resume", "second"]);
+        assert_eq!(
+            (&resumed["before"]["paused"], &resumed["after"]["paused"]),
+            (&true.into(), &false.into())
+        );
+    }
+    let (first, heard) = first.join().unwrap();
+    let raised = change(&["reprioritize", "second", "standard"]);
+    assert_eq!(
+        (&raised["before"]["tier"], &raised["after"]["tier"]),
+        (&"background".into(), &"standard".into())
+    );
+
+    let policy = json(&["policy", "get"]);
+    let field = |name: &str| {
+        let fields = policy["changeable"].as_array().unwrap().iter();
+        fields
+            .clone()
+            .find(|field| field["name"] == name)
+            .unwrap_or_else(|| panic!("{name}"))
+            .clone()
+    };
+    assert_eq!(policy["settings"]["patience"]["standard_s"], 600.0);
+    let patience = field("patience.standard_s");
+    assert_eq!((&patience["value"], &patience["at_most"]), (&600.0.into(), &Value::Null));
+    assert_eq!(field("scheduler.max_num_seqs")["at_most"], 1);
+    let set = json(&["policy", "set", "patience.standard_s=60"]);
+    let expected: Value =
+        serde_json::from_str(r#"{"patience.standard_s": {"before": 600.0, "after": 60.0}}"#)
+            .unwrap();
+    assert_eq!(set["changed"], expected);
+    assert!(
+        failure(&server, &["--json", "policy", "set", "scheduler.max_num_seqs=2"])
+            .contains("max_num_seqs")
+    );
+    assert!(change(&["cancel", "second"])["after"].is_null());
+
+    let drained = lines(&server, &["--json", "drain", "--deadline-s", "1"]);
+    let drained: Vec<Value> =
+        drained.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [begun, .., end, stopped] = drained.as_slice() else { panic!("{drained:?}") };
+    assert_eq!((&begun["requests"], &begun["deadline_ms"]), (&1.into(), &1_000.into()));
+    assert_eq!(
+        (&end["action"], &end["ended"], &stopped["stopped"]),
+        (&"drained".into(), &1.into(), &true.into())
+    );
+
+    // The event stream ends with the server, and has told of every change in order.
+    let heard: Vec<Value> = std::iter::once(first)
+        .chain(heard.map_while(Result::ok))
+        .map(|line| serde_json::from_str(&line).unwrap())
+        .collect();
+    assert!(listener.wait().unwrap().success());
+    let mut actions: Vec<&str> =
+        heard.iter().map(|event| event["action"].as_str().unwrap()).collect();
+    actions.retain(|action| !["pause", "resume", "draining"].contains(action));
+    assert_eq!(actions, ["reprioritize", "policy", "cancel", "drain", "drained"]);
+    assert!(heard.windows(2).all(|pair| pair[0]["number"].as_u64() < pair[1]["number"].as_u64()));
+    assert!(
+        heard
+            .iter()
+            .filter(|event| event["action"] != "draining" && event["action"] != "drained")
+            .all(|event| event["by"] == "[local]")
+    );
+    drop(streams);
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_recording_is_written_and_replayed_under_another_policy() {
     let server = server();
     let folder = tempfile::tempdir().unwrap();
