@@ -32,7 +32,7 @@ from pathlib import Path
 BINARY = Path(os.environ.get("TIERCEL_BINARY") or Path(__file__).parent.parent / "target" / "release" / "tiercel")
 PORT = 18480
 PROFILE = """name = "listings"
-step_base_us = 2000.0
+step_base_us = 20000.0
 decode_token_us = 10.0
 prefill_token_us = 20.0
 kv_token_us = 0.0
@@ -190,7 +190,7 @@ def lower_rounds(rounds=20, device=("--kv-cache-mib", "6")):
 
 
 BLOCK_S, LISTINGS_S, PER_S = 5, 330, 50
-KEYS_OF_STEPS = {"planning": "planning_us", "all of the host's work": "host_us"}
+TIMES = "planning", "all of the host's work"
 
 
 def cpu_ticks(thread):
@@ -219,6 +219,14 @@ def pin(server):
         os.sched_setaffinity(int(thread.name), {second})
 
 
+def host_times(server, after):
+    """Returns the times of planning and of all the host's work for the steps after a step, us, and the last step."""
+    steps = json.loads(server.get(PORT, f"/debug/steps?after={after}")[1])["steps"]
+    timed = [step for step in steps if step["host_us"] is not None]
+    last = steps[-1]["step"] if steps else after
+    return [[step[key] for step in timed] for key in ("planning_us", "host_us")], last
+
+
 class Steps:
     """Reader of the steps that the server has made."""
 
@@ -227,10 +235,8 @@ class Steps:
 
     def new(self):
         """Returns histograms of the times of steps since the last call, us."""
-        steps = json.loads(self.server.get(PORT, f"/debug/steps?after={self.last}")[1])["steps"]
-        self.last = steps[-1]["step"] if steps else self.last
-        timed = [step for step in steps if step["host_us"] is not None]
-        return {name: collections.Counter(step[key] for step in timed) for name, key in KEYS_OF_STEPS.items()}
+        times, self.last = host_times(self.server, self.last)
+        return dict(zip(TIMES, map(collections.Counter, times)))
 
 
 def percentile(histograms, part):
@@ -271,7 +277,7 @@ def interval(pairs, name):
 def listings(waiting=81, length_s=LISTINGS_S):
     began = time.monotonic()
     profile = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
-    profile.write(PROFILE)
+    profile.write(PROFILE.replace("step_base_us = 20000.0", "step_base_us = 2000.0"))
     profile.close()
     sets = ["admission.max_requests=20000", "admission.max_queued_requests_per_tier=20000", "patience.background_s=0",
             "http.comment_interval_ms=86400000"]
@@ -294,7 +300,7 @@ def listings(waiting=81, length_s=LISTINGS_S):
     server.stop()
     os.unlink(profile.name)
     for path, of in pairs.items():
-        for name in KEYS_OF_STEPS:
+        for name in TIMES:
             told = [" ".join(f"p{round(part * 100)} {percentile([pair[which][name] for pair in of], part)} us" for part in (0.5, 0.99))
                     for which in (0, 1)]
             ratio, low, high = interval(of, name)
