@@ -4,6 +4,7 @@
 mod cost;
 mod dashboard;
 mod live;
+mod matrix;
 mod rights;
 mod settings;
 mod trace;

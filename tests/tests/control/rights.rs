@@ -8,13 +8,13 @@ use tiercel_config::{ServerSettings, Target};
 use tiercel_tests::{Connection, Response, TestServer};
 
 /// Returns the lines of a keys file for a key whose secret is its name with `!` behind.
-fn entry(name: &str, more: &str) -> String {
+pub(crate) fn entry(name: &str, more: &str) -> String {
     let digits: String =
         Sha256::digest(format!("{name}!")).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("[[key]]\nname = \"{name}\"\nsha256 = \"{digits}\"\n{more}\n")
 }
 
-fn start(folder: &TempDir, keys: &[String]) -> TestServer {
+pub(crate) fn start(folder: &TempDir, keys: &[String]) -> TestServer {
     start_with(folder, keys, |_| ())
 }
 
@@ -32,7 +32,7 @@ fn start_with(
     })
 }
 
-fn with_key(
+pub(crate) fn with_key(
     connection: &mut Connection,
     key: &str,
     (method, path): (&str, &str),
