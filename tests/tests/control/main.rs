@@ -4,6 +4,7 @@
 mod cost;
 mod dashboard;
 mod live;
+mod lowered;
 mod matrix;
 mod rights;
 mod settings;
