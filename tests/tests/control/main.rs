@@ -3,6 +3,7 @@
 
 mod cost;
 mod dashboard;
+mod drained;
 mod live;
 mod lowered;
 mod matrix;
