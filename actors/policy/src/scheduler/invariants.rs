@@ -67,7 +67,7 @@ impl State {
             }
         }
         let tokens = step.work.decode_tokens + step.work.prefill_tokens;
-        if tokens > self.basis.rules.scheduling.max_num_batched_tokens {
+        if tokens > self.basis.rules.limits.step_tokens {
             return Err(format!("a step of {tokens} tokens exceeds max_num_batched_tokens"));
         }
         Ok(())
@@ -81,6 +81,7 @@ mod tests {
     use crate::scheduler::cost::StepWork;
     use crate::scheduler::pipeline::progress::Part;
     use crate::scheduler::tests::{scheduler, sequence, submit};
+    use tiercel_config::EngineSettings;
     use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 
     /// Returns a state with the running sequence 1, and with a step of this sequence that has the work `work`.
@@ -115,6 +116,11 @@ mod tests {
             ..StepWork::default()
         };
         assert_eq!(with_step(vec![SeqId(1)], work(31, 1)).check(), Ok(()));
+        let mut lowered = with_step(vec![SeqId(1)], work(31, 1));
+        let mut settings = EngineSettings::default();
+        (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = (1, 1);
+        lowered.adjust(&settings);
+        assert_eq!(lowered.check(), Ok(()), "the step was planned before");
         let s = with_step(vec![SeqId(1)], work(32, 1));
         assert_violation(&s, "a step of 33 tokens exceeds max_num_batched_tokens");
         assert_violation(&with_step(Vec::new(), work(1, 1)), "an empty step is in flight");

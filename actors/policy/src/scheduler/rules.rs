@@ -26,7 +26,7 @@ pub(crate) struct Rules {
     pub(crate) limits: Limits,
 }
 
-/// Sizes of the device that planning needs: KV blocks and longest sequence.
+/// Sizes that never change: of the device, and of the largest step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Number of tokens in a KV block.
@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     pub(crate) device_blocks: u32,
     /// Longest sequence (prompt and output) that the model allows, tokens.
     pub(crate) max_model_len: u32,
+    /// `max_num_batched_tokens` at the start. Operators may lower that setting while a larger step is in flight.
+    pub(crate) step_tokens: u32,
 }
 
 impl Rules {
@@ -49,6 +51,7 @@ impl Rules {
                 block_size: info.block_size,
                 device_blocks: info.device_blocks,
                 max_model_len: info.max_model_len,
+                step_tokens: settings.scheduler.max_num_batched_tokens,
             },
         }
     }

@@ -98,7 +98,7 @@ pub enum Act {
     Adjust {
         /// Policy whose settings the engine follows from then on.
         policy: Policy,
-        /// Most sequences in a step, as a share of the number at the start, percent.
+        /// Most sequences and most tokens in a step, as a share of the numbers at the start, percent.
         seqs_percent: u32,
         /// TTFT and TPOT target of premium and of standard from then on.
         target: Target,
@@ -171,7 +171,9 @@ impl Act {
         let sizes = settings.scheduler;
         settings.use_policy(policy);
         settings.scheduler.max_num_seqs = (sizes.max_num_seqs * seqs_percent / 100).max(1);
-        settings.scheduler.max_num_batched_tokens = sizes.max_num_batched_tokens;
+        settings.scheduler.max_num_batched_tokens = (sizes.max_num_batched_tokens * seqs_percent
+            / 100)
+            .max(settings.scheduler.max_num_seqs);
         for tier in [&mut settings.slo.premium, &mut settings.slo.standard] {
             (tier.ttft_ms, tier.tpot_ms, tier.ttft_ms_per_token) = (target, target, 0.0);
         }

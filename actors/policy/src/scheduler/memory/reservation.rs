@@ -162,7 +162,8 @@ mod tests {
     use tiercel_device::{SeqId, Timestamp};
 
     /// A device pool of 40 blocks of 4 tokens.
-    const LIMITS: Limits = Limits { block_size: 4, device_blocks: 40, max_model_len: 1000 };
+    const LIMITS: Limits =
+        Limits { block_size: 4, device_blocks: 40, max_model_len: 1000, step_tokens: 1000 };
 
     /// Reserves 12 of the 40 blocks for premium, and 8 for standard.
     fn blocks(kind: Reservation) -> Reservations {
