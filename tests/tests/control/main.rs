@@ -7,6 +7,7 @@ mod drained;
 mod live;
 mod lowered;
 mod matrix;
+mod random_settings;
 mod rights;
 mod settings;
 mod trace;
