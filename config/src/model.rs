@@ -35,8 +35,8 @@ settings! {
         /// temperature that the checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
         /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
-        /// the file's quality. A GPU takes auto and bf16: with auto, it holds FP8, AWQ, GPTQ, Q4_0 and Q8_0 matrices as in
-        /// the file and all others in bf16.
+        /// the file's quality on a CPU, and the smallest on a GPU. A GPU takes auto and bf16: with auto, it holds FP8, AWQ,
+        /// GPTQ, Q4_0 and Q8_0 matrices as in the file and all others in bf16.
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
         max_model_len: u32 = 0, in 0..=1 << 24, flag "max-model-len";
@@ -80,7 +80,7 @@ words! {
 words! {
     /// Form in which weights are held in memory.
     Weights {
-        /// The fastest form that keeps the source's quality on this device.
+        /// The form that keeps the source's quality: the fastest on a CPU, the smallest on a GPU.
         Auto = "auto",
         /// IEEE single precision: exact, and the slowest form.
         F32 = "f32",

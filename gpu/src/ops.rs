@@ -65,8 +65,8 @@ pub struct MatrixPart<'a> {
 /// Form in which a device holds a weight matrix in memory (the `--weights` setting). A GPU supports `Auto` and `Bf16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// The fastest form of weights that is faithful to the file: quantized weights stay quantized, where the device has a
-    /// kernel for them.
+    /// A form of weights that is faithful to the file: the fastest on a CPU, the smallest on a GPU. Quantized weights stay
+    /// quantized, where the device has a kernel for them.
     Auto,
     /// Weights in f32: quantized weights are dequantized.
     F32,

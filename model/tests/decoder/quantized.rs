@@ -288,7 +288,7 @@ fn logits(
     chunks: &[usize],
     mut step: impl FnMut(&mut Sequence, usize) -> Vec<Row>,
 ) -> Vec<Vec<f32>> {
-    let mut sequence = Sequence::new(some_tokens(TOKENS, 3, 300));
+    let mut sequence = Sequence::new(some_tokens(chunks.iter().sum(), 3, 300));
     let rows = chunks.iter().flat_map(|&chunk| step(&mut sequence, chunk));
     rows.map(|row| row.logits).collect()
 }
@@ -303,6 +303,19 @@ fn on_gpu(folder: &Path, weights: WeightFormat, chunks: &[usize]) -> Vec<Vec<f32
     let files = ModelFiles::HfDir(folder.to_owned());
     let mut rig = EmulatedRig::emulated(&files, &options(weights), true);
     logits(chunks, |sequence, count| rig.step(&mut [(sequence, count)], &|_, _| true))
+}
+
+/// Returns the logits of a prompt of `count` tokens on an emulated GPU that may add up products in another order for other numbers of rows.
+fn inexact_on_gpu(folder: &Path, weights: WeightFormat, count: usize) -> Vec<Vec<f32>> {
+    let files = ModelFiles::HfDir(folder.to_owned());
+    let options = LoadOptions {
+        kv_capacity: KvCapacity::Blocks(8),
+        max_num_seqs: count,
+        max_num_batched_tokens: count,
+        ..options(weights)
+    };
+    let mut rig = EmulatedRig::emulated(&files, &options, false);
+    logits(&[count], |sequence, count| rig.step(&mut [(sequence, count)], &|_, _| true))
 }
 
 /// Returns the norm of the differences as a share of the norm of the expected logits.
@@ -365,6 +378,18 @@ fn agrees(family: &str, quantization: Value, quantize: Quantize<'_>) {
         assert!(found == expected, "{family}, {quantization}, {format:?}");
     }
     agrees_on_a_gpu(&format!("{family}, {quantization}"), (quantized, twin), decoded);
+}
+
+#[test]
+fn a_long_prompt_has_the_logits_of_decoded_weights_bit_for_bit() {
+    let config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": true,
+                        "version": "gemm", "modules_to_not_convert": [NOT_CONVERTED]});
+    let (quantized, twin) = twins("llama3", &config, &awq);
+    // More rows than the kernels multiply that read the stored numbers, so that all matrices are decoded in strips.
+    let count = 80;
+    let expected = inexact_on_gpu(twin.path(), WeightFormat::Bf16, count);
+    assert_eq!(expected.len(), count);
+    assert!(inexact_on_gpu(quantized.path(), WeightFormat::Auto, count) == expected);
 }
 
 #[test]
