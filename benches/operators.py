@@ -193,30 +193,39 @@ BLOCK_S, LISTINGS_S, PER_S = 5, 330, 50
 TIMES = "planning", "all of the host's work"
 
 
-def cpu_ticks(thread):
-    """Returns the processor time of a thread, and its name."""
-    name, fields = (thread / "stat").read_text().rsplit(")", 1)
-    return sum(int(field) for field in fields.split()[11:13]), name.split("(", 1)[1]
+def spent(thread):
+    """Returns the processor time of a thread, ns."""
+    return int((thread / "schedstat").read_text().split()[0])
 
 
-def pin(server):
-    """Gives the engine's thread one processor, and the other threads of the server and this process another.
+def nice(thread):
+    return int((thread / "stat").read_text().rsplit(")", 1)[1].split()[16])
 
-    The event loops of actix have one name. Of these, the engine's is the one that was started last.
+
+def engine_of(server):
+    """Returns the engine's thread of an idle server: the event loop that a flood of requests for `/version` does not keep busy.
+
+    The event loops of the server have one name. That of the control API has a lower priority.
     """
+    loops = [thread for thread in Path(f"/proc/{server.process.pid}/task").iterdir()
+             if (thread / "comm").read_text().startswith("actix-rt")]
+    loops = [thread for thread in loops if nice(thread) == min(map(nice, loops))]
+    before = {thread: spent(thread) for thread in loops}
+    for _ in range(300):
+        server.get(PORT, "/version")
+    times = sorted((spent(thread) - before[thread], thread) for thread in loops)
+    assert len(times) == 2 and times[1][0] > 10 * times[0][0], times
+    return times[0][1]
+
+
+def pin(server, engine):
+    """Gives the engine's thread one processor, and the other threads of the server and this process another."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
-    loops = [thread for thread in threads if cpu_ticks(thread)[1].startswith("actix-rt")]
-    engine = max(loops, key=lambda thread: int(thread.name))
-    before = {thread: cpu_ticks(thread)[0] for thread in loops}
-    time.sleep(1)
-    spent = {cpu_ticks(thread)[0] - before[thread]: thread for thread in loops}
-    print(f"engine: thread {engine.name} of {len(threads)}, {cpu_ticks(engine)[0] - before[engine]} ticks in a second; event loops: "
-          f"{sorted(spent)} ticks")
-    for thread in threads:
+    for thread in Path(f"/proc/{server.process.pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {first if thread == engine else second})
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), {second})
+    print(f"engine: thread {engine.name}, {spent(engine) / 1e6:.0f} ms of processor time so far, on processor {first}", flush=True)
 
 
 def host_times(server, after):
@@ -282,13 +291,14 @@ def listings(waiting=81, length_s=LISTINGS_S):
     sets = ["admission.max_requests=20000", "admission.max_queued_requests_per_tier=20000", "patience.background_s=0",
             "http.comment_interval_ms=86400000"]
     server = Server("--device", f"mock:{profile.name}", "--max-num-seqs", "16", *[x for s in sets for x in ("--set", s)])
+    engine = engine_of(server)
     body = {"prompt": "Hello", "n": 128, "max_tokens": 8000, "ignore_eos": True, "service_tier": "flex"}
     threads = [threading.Thread(target=stream, args=(body | {"id": f"f{n}"}, {}), daemon=True) for n in range(waiting)]
     for thread in threads:
         thread.start()
     while server.listing("?limit=1")["total"] < waiting * 128:
         time.sleep(0.5)
-    pin(server)
+    pin(server, engine)
     steps, pairs = Steps(server), {"/control/v1/requests?limit=100&sort=age": [], "/version": []}
     # Two of three rounds are about listings.
     paths, rounds = itertools.cycle([*pairs, next(iter(pairs))]), 0
