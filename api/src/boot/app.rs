@@ -35,7 +35,10 @@ pub(crate) struct App {
     pub(crate) access: Arc<AccessLog>,
     pub(crate) audit: Audit,
     pub(crate) live: Arc<LiveRequests>,
+    /// Rows of the listings of operators.
     pub(crate) rows: LatestRows,
+    /// Rows of the listings of clients, so that no client waits for the thread of low priority that answers operators.
+    pub(crate) own_rows: LatestRows,
     pub(crate) document: LatestDocument,
     pub(crate) meters: Arc<Meters>,
     /// What the server was when its recording began.
@@ -113,6 +116,7 @@ impl App {
             audit: Audit::new(),
             live: Arc::default(),
             rows: LatestRows::default(),
+            own_rows: LatestRows::default(),
             document: LatestDocument::default(),
             meters,
             recorded: Recorded::default(),

@@ -91,7 +91,8 @@ async fn listing(
 ) -> Result<HttpResponse, ApiError> {
     let listing = Listing::read(request)?;
     let engine = &app.loaded()?.engine;
-    let (snapshot, rows) = listed(app, engine).await?;
+    let kept = if of.is_some() { &app.own_rows } else { &app.rows };
+    let (snapshot, rows) = listed(app, engine, kept).await?;
     let page = listing.page(&rows, of)?;
     Ok(HttpResponse::Ok().json(RequestList {
         step: snapshot.step.0,
@@ -117,7 +118,7 @@ pub(crate) async fn show(
     let engine = &app.loaded()?.engine;
     let seqs: Vec<SeqId> = found.iter().flat_map(|request| &request.sequences).copied().collect();
     let inspected = engine.inspect(&seqs[..seqs.len().min(SHOWN_MAX)]).await?;
-    let (_, listing) = listed(&app, engine).await?;
+    let (_, listing) = listed(&app, engine, &app.rows).await?;
     let now = app.clock.now();
     let row = |(view, timeline): &(SequenceView, Timeline)| {
         let request = found.iter().find(|request| request.sequences.contains(&view.seq))?;

@@ -70,7 +70,7 @@ pub(crate) async fn snapshot(
     let engine = &serving.engine;
     // Hold the settings, so that no operator changes them between the parts of the document.
     let settings = serving.settings.lock().await;
-    let (snapshot, rows) = listed(&app, engine).await?;
+    let (snapshot, rows) = listed(&app, engine, &app.rows).await?;
     let status = engine.status().await?;
     let targets = [Tier::Premium, Tier::Standard, Tier::Background]
         .map(|tier| (tier.name(), of_tier(&status.targets.of(tier))));

@@ -2,6 +2,7 @@
 //! and views of single sequences as they are now.
 
 use crate::boot::App;
+use crate::control::latest::LatestRows;
 use crate::control::row::{Row, rows};
 use crate::control::sorted::SortedRows;
 use crate::http::ApiError;
@@ -28,16 +29,17 @@ pub(super) async fn shared(engine: &EngineHandle) -> Result<Arc<Snapshot>, ApiEr
     Ok(engine.snapshot(snapshot_age_ms(engine.places())).await?)
 }
 
-/// Returns the snapshot that listings share, and its rows, which are made once for each snapshot.
+/// Returns the snapshot that listings share, and its rows, which are made once for each snapshot and each value of `kept`.
 ///
 /// # Errors
 /// 503 if the engine has stopped.
 pub(super) async fn listed(
     app: &App,
     engine: &EngineHandle,
+    kept: &LatestRows,
 ) -> Result<(Arc<Snapshot>, Arc<SortedRows>), ApiError> {
     let snapshot = shared(engine).await?;
-    let rows = app.rows.of(&snapshot, || {
+    let rows = kept.of(&snapshot, || {
         let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
         SortedRows::new(rows(&snapshot, &requests, app.clock.now()))
     });
