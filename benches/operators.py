@@ -164,7 +164,7 @@ def lower_rounds(rounds=20, device=("--kv-cache-mib", "6")):
     common = {"ignore_eos": True, "temperature": 0, "service_tier": "priority"}
     runs = {"prompt": "Tell me about the sea. " * 20, "max_tokens": 100} | common
     # A token of the default model takes 23 kB, so the memory has room for one of the two requests.
-    arrives = {"prompt": "Name three colours of the sea. " * 15, "max_tokens": 10} | common
+    arrives = {"prompt": "Name three colours of the sea. " * 23, "max_tokens": 10} | common
     lone, _ = text_of(runs | {"id": "lone"})
     waits_ms, same, preemptions = {True: [], False: []}, 0, 0
     for number in range(rounds):
