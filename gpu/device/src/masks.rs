@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Longest time that a step of a server waits for masks, us. Masks take microseconds; grammars that were made to take
-/// long must not lengthen the steps of other sequences.
+/// Longest time that a step of a server waits for masks, us (a GPU may wait longer while it computes). Grammars whose
+/// masks take long must not lengthen the steps of other sequences.
 pub const MASK_WAIT_US: u64 = 1_000;
 
 /// Maximum number of jobs that wait in a lane. When the queue of its lane is full, a job is submitted again when its mask
@@ -24,8 +24,9 @@ pub const MASK_WAIT_US: u64 = 1_000;
 const QUEUE: usize = 1024;
 /// Maximum number of threads of the quick lane, which has one thread for every four processors, and at least one.
 const THREADS_MAX: usize = 8;
-/// Processor time of a mask from which its constraint counts as slow, us. Masks of usual grammars take 2,300 us at most.
-const SLOW_US: u64 = 5_000;
+/// Processor time of a mask from which its constraint counts as slow, us. Masks of usual grammars take 2,300 us at most (`mask_times`) with
+/// a vocabulary of 49,000 tokens, and larger vocabularies take longer. Masks of hostile grammars take 50,000 us and more.
+const SLOW_US: u64 = 20_000;
 
 /// Threads that compute masks. Clones share the threads. The threads start with the first constrained sequence, and end
 /// when no clone and no constrained sequence is left.
@@ -70,14 +71,14 @@ struct Turn {
 }
 
 impl MaskThreads {
-    /// Hands a job to the mask threads. Runs the job on the calling thread if no mask thread exists.
+    /// Hands a job to a lane, or keeps the job unsent if the queue of the lane is full. If no mask thread exists, runs the
+    /// job on the calling thread.
     fn submit(&self, job: Job, awaited: Awaited) -> Next {
         let Some(lanes) = self.lanes.get_or_init(Lanes::start) else {
             job.run();
             return Next::Computing(awaited);
         };
-        let slow = job.constraint.slow().is_some_and(|slow| slow.load(Ordering::Relaxed));
-        match if slow { &lanes.slow } else { &lanes.quick }.try_send(job) {
+        match if job.is_slow() { &lanes.slow } else { &lanes.quick }.try_send(job) {
             Ok(()) => Next::Computing(awaited),
             Err(TrySendError::Full(job)) => Next::Unsent(Some((job, awaited))),
             Err(TrySendError::Disconnected(job)) => {
@@ -91,18 +92,17 @@ impl MaskThreads {
 impl Lanes {
     fn start() -> Option<Lanes> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (quick, work) = bounded::<Job>(QUEUE);
-        let quick_threads = (0..(processors / 4).clamp(1, THREADS_MAX)).filter(|_| {
-            let work = work.clone();
-            start_thread("tiercel-masks", move || work.iter().for_each(Job::run))
-        });
-        let quick_threads = quick_threads.count();
-        let (slow, work) = bounded::<Job>(QUEUE);
+        let (slow, slow_work) = bounded::<Job>(QUEUE);
         let slow_thread = start_thread("tiercel-slow-masks", move || {
             lower_thread_priority();
-            work.iter().for_each(Job::run);
+            slow_work.iter().for_each(Job::run);
         });
-        (quick_threads > 0 && slow_thread).then_some(Lanes { quick, slow })
+        let (quick, work) = bounded::<Job>(QUEUE);
+        let quick_threads = (0..(processors / 4).clamp(1, THREADS_MAX)).filter(|_| {
+            let (work, slow) = (work.clone(), slow.clone());
+            start_thread("tiercel-masks", move || work.iter().for_each(|job| job.run_quick(&slow)))
+        });
+        (quick_threads.count() > 0 && slow_thread).then_some(Lanes { quick, slow })
     }
 }
 
@@ -112,6 +112,19 @@ fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
 }
 
 impl Job {
+    fn is_slow(&self) -> bool {
+        self.constraint.slow().is_some_and(|slow| slow.load(Ordering::Relaxed))
+    }
+
+    /// Runs the job on a thread of the quick lane, or hands it to the slow lane if its constraint has become slow since it
+    /// was submitted.
+    fn run_quick(self, slow: &Sender<Job>) {
+        match self.is_slow() {
+            true => slow.try_send(self).unwrap_or_else(|refused| refused.into_inner().run()),
+            false => self.run(),
+        }
+    }
+
     fn run(self) {
         let Job { constraint, state, tokens, answer, wanted } = self;
         if wanted.strong_count() == 0 {

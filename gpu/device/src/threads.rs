@@ -8,8 +8,8 @@ const STEPS: i32 = 10;
 #[cfg(target_os = "linux")]
 const NICE_MAX: i32 = 19;
 
-/// Lowers the priority of the calling thread, for work that must not hold up the threads of the device. Threads that it
-/// starts later have the low priority too. On systems other than Linux a priority belongs to the whole process, and the
+/// Lowers the priority of the calling thread, for work that must not hold up the threads of the device. Threads that
+/// the calling thread starts later have the low priority too. On systems other than Linux a priority belongs to the whole process, and the
 /// function does nothing. A system that refuses leaves the thread at its priority, which costs speed only.
 pub fn lower_thread_priority() {
     #[cfg(target_os = "linux")]

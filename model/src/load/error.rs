@@ -18,7 +18,7 @@ pub enum LoadError {
     Cuda(#[from] CudaError),
     /// The chosen weight format does not exist on a GPU.
     #[error(
-        "a GPU holds weights as in the file or in bf16, not {0}; set model.weights to auto or bf16"
+        "a GPU supports the weight formats auto and bf16, not {0}; set model.weights to auto or bf16"
     )]
     CudaWeights(&'static str),
     /// The activations do not fit on the device, or the device does not support a shape of the model.

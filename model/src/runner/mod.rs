@@ -27,6 +27,10 @@ use tiercel_device::{
 };
 use tiercel_gpu::Ops;
 
+/// Longest time that a device which draws tokens waits for masks beyond the bound, us: the step before may have been much
+/// longer than this one.
+const WAIT_MEANWHILE_US: u64 = 10_000;
+
 /// Limits of a runner of steps, beside the largest batch and longest sequence of its decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
@@ -96,9 +100,9 @@ impl<O: Ops> ModelRunner<O> {
         }
     }
 
-    /// Bounds the time that each step waits for masks by `us` microseconds. Without this bound, a step waits until all its
-    /// masks are ready. A device that draws tokens computes the forward pass meanwhile, so such a device waits for half of
-    /// the time of the last step, if this is longer. A sequence whose mask is late gets [`NotSampled::MaskLate`](tiercel_device::NotSampled).
+    /// Bounds the time that a step waits for masks by `us` microseconds. Without a bound, a step waits until all its masks
+    /// are ready. If the device draws tokens, the bound is half of the last step's time (at most 10 ms) where that is
+    /// longer, because the forward pass runs meanwhile. A late mask gives [`tiercel_device::NotSampled::MaskLate`].
     pub fn bound_mask_wait(&mut self, us: u64) {
         self.mask_wait_us = Some(us);
     }
@@ -141,7 +145,8 @@ impl<O: Ops + 'static> ModelRunner<O> {
 
     /// Returns how long the next draws wait for masks, us; `None`: as long as it takes.
     fn mask_wait_us(&self) -> Option<u64> {
-        let meanwhile_us = if O::DRAWS { self.last_step_us / 2 } else { 0 };
+        let meanwhile_us =
+            if O::DRAWS { (self.last_step_us / 2).min(WAIT_MEANWHILE_US) } else { 0 };
         self.mask_wait_us.map(|us| us.max(meanwhile_us))
     }
 

@@ -13,15 +13,14 @@ pub(super) struct Job {
     seq: SeqId,
     index: u32,
     state: Box<Sequence>,
-    /// Token that the host sampled, or the fault; stays `None` if the device draws the token.
+    /// Token that the host sampled, or the reason for which there is none; stays `None` if the device draws the token.
     result: Option<Result<Sampled, NotSampled>>,
 }
 
-/// Output token of a step in flight: a token or fault that the host already has, or a token that the device still
-/// draws.
+/// Output token of a step in flight: a result that the host already has, or a token that the device still draws.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// The host already has the result: the token that it sampled, or a fault.
+    /// The host already has the result: the token that it sampled, or the reason for which there is none.
     Known(Result<Sampled, NotSampled>),
     /// The device draws the output token: index of the token's row among the sampled rows of the step.
     Row(usize),
@@ -131,8 +130,8 @@ pub(super) fn put_back(
     awaited
 }
 
-/// Returns the sampled token or the fault of every output of a step that has ended, and records the tokens that the
-/// device drew in the sampler states.
+/// Returns for every output of a step that has ended the sampled token, or the reason for which there is none. Records the
+/// tokens that the device drew in the sampler states.
 pub(super) fn answer(
     step: StepId,
     awaited: Vec<(SeqId, Awaited)>,

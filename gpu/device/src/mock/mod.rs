@@ -78,8 +78,8 @@ pub struct MockOptions {
     pub end_token: Option<TokenId>,
     /// Script with the outputs of certain prompts. All other outputs are made up. `None`: all outputs are made up.
     pub script: Option<Arc<dyn MockScript>>,
-    /// Longest time that a step waits for masks of constrained sequences, us of real time; `None`: as long as it takes,
-    /// which simulated time needs.
+    /// Longest time that a step waits for masks of constrained sequences, us of real time; `None`: until all masks are
+    /// ready, which simulated time needs.
     pub mask_wait_us: Option<u64>,
     /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,

@@ -161,10 +161,10 @@ impl Engine {
         }
     }
 
-    /// Returns a step without its slices that continue a failed step which this step was in flight behind, and those
-    /// whose input token was not drawn, because the mask was late. As on a real device, these slices are computed from
-    /// garbage: the KV that they write stays garbage, and the token that they sample is invalid. The engine is not to
-    /// blame: it sent the step before it knew.
+    /// Returns a step without the slices that continue a failed step, and without slices whose input token was not drawn
+    /// because its mask was late. The KV that these slices should write is garbage, and the token that they sample is
+    /// invalid (a real device leaves out slices of the second kind). The engine is not to blame: it sent this step before
+    /// the step in front had ended.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();
