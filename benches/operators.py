@@ -12,7 +12,7 @@ to the first token of raised requests and of those that were not.
 
 `lower`: a premium request runs, with memory for one request at a time, and another premium request arrives. In half of 20 rounds
 the first one is lowered to background by `tiercel ctl reprioritize` just before. Printed are the times to the first token of the
-requests that arrived, how often the lowered requests were preempted, and whether their texts are those of lone runs.
+requests that arrived, how often lowered requests were preempted, and how many first requests have the text of a lone run.
 
 `listings`: 10,350 sequences wait while 16 run, in steps of 2 ms. The server's engine thread has one processor, and all other threads
 of the server and the client have another. The server times, for each step, its planning, and all of the host's work between two

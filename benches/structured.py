@@ -14,8 +14,8 @@ seed, 32 at a time. Complete answers are validated by Python's `jsonschema`, all
 `streams`: 32 streams at once; 16 of them are always free, the others are free in one turn and constrained in the next. The script
 prints the speed of the first 16.
 
-`hostile`: 8 quiet streams, beside no other requests, beside two clients that send ordinary grammars, and beside two clients that
-send hostile grammars one after the other, in turns. The script prints the quiet streams' gaps between tokens, and the time
+`hostile`: 8 quiet streams, and 2 with a grammar, beside no other requests, beside two clients that send ordinary grammars, and beside two clients that
+send hostile grammars one after the other, in turns. The script prints the gaps between tokens of both, and the time
 until an honest client's small grammar is answered.
 """
 

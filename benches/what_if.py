@@ -103,7 +103,7 @@ def record(policy, workload, file):
 
 
 def replay(recording, report):
-    """Replays a recording under both policies, once for each seed of the noise of step times. Returns the last report, and
+    """Replays a recording under both policies, once for each seed. Returns the last report, and
     the predicted percentiles of the TTFT by policy and tier: each the mean over the seeds."""
     found = {policy: {} for policy in POLICIES}
     for seed in SEEDS:

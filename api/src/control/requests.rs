@@ -45,9 +45,9 @@ pub(crate) struct RequestList<'a> {
 pub(crate) struct RequestsShown {
     /// Step that was planned last.
     step: u64,
-    /// Number of live choices with the id.
+    /// Number of choices of the live requests with the id, ended choices included.
     total: usize,
-    /// The first of these choices by age, at most 100.
+    /// The live ones among the first 100 of these choices by age.
     requests: Vec<Row>,
 }
 

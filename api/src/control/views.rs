@@ -51,8 +51,8 @@ pub(super) fn row_of(rows: &SortedRows, seq: SeqId) -> Option<&Row> {
     rows.in_order(None).find(|row| row.seq == seq.0)
 }
 
-/// Returns views of all live requests, by sequence: of those that wait as they are in the snapshot that listings share, and
-/// of the others as they are now.
+/// Returns views of all live requests, by sequence: of a sequence that waited in the snapshot that listings share, as it was
+/// then, and of every other sequence, as it is now.
 ///
 /// # Errors
 /// 503 if the engine has stopped.

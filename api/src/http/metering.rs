@@ -85,7 +85,7 @@ impl Meters {
         }
         if shared && choices > self.tenant_places {
             let message = format!(
-                "{choices} choices are more than one tenant may have while others share this server, which is {}",
+                "{choices} choices are more than the {} that one tenant may have while others share this server",
                 self.tenant_places
             );
             return Err(ApiError::param("n", message));

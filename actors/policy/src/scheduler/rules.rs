@@ -22,7 +22,7 @@ pub(crate) struct Rules {
     pub(crate) shares: SharesSettings,
     /// Whether the prefix cache is on: sequences of one tenant share KV blocks of equal prefixes.
     pub(crate) share_prefixes: bool,
-    /// Limits that the device sets on planning: size and number of its KV blocks, and length of the longest sequence.
+    /// Sizes of the device, and `max_num_batched_tokens` as it was at the start, which bound every plan.
     pub(crate) limits: Limits,
 }
 

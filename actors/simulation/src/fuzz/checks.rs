@@ -146,8 +146,8 @@ fn drained_amid(scenario: &Scenario) -> bool {
     matches!(scenario.drain, DrainPlan::Amid { .. })
 }
 
-/// Whether the patience of a tier that an operator may have changed to is `patience_ms`. Without a change, it is minutes,
-/// longer than any wait in a fuzzing scenario.
+/// Whether an operator's command sets the patience `patience_ms`. Without such commands, patience is minutes, longer than
+/// any wait in a fuzzing scenario.
 fn is_adjusted_patience(scenario: &Scenario, patience_ms: u64) -> bool {
     let adjusted = scenario.all_settings().into_iter().skip(1);
     adjusted

@@ -66,8 +66,8 @@ pub struct Replay {
 }
 
 impl Experiment {
-    /// Makes the experiment that replays a recording under settings of the engine. `seed` is that of the step times'
-    /// noise.
+    /// Makes the experiment that replays a recording under settings of the engine. `seed` is that of the workload's
+    /// random choices.
     pub fn of_recording(recording: &Recording, settings: EngineSettings, seed: u64) -> Experiment {
         Experiment {
             workload: Workload { seed, ..recording.workload.clone() },
