@@ -1,7 +1,8 @@
-// Operations on quantized weight matrices [n, k]. A row has `units` units of 16 stored numbers (the last unit is padded), and
-// a 32-bit word for each group of `group_units` units. A weight is `scale * (number - zero point)` in f32, rounded to bf16,
-// so every kernel takes the same bf16 weights. The word of a group of integers has the scale in its upper 24 bits (as the
-// upper bits of an f32) and the zero point in its lower 8 bits; the word of a group of 8-bit floats is the scale.
+// Kernels that decode, look up and multiply quantized weight matrices [n, k]. A row has `units` units of 16 stored numbers
+// (the last unit is padded), and a 32-bit word for each group of `group_units` units. A weight is `scale * (number - zero
+// point)` in f32, rounded to bf16, so every kernel takes the same bf16 weights. The word of a group of integers has the
+// scale in its upper 24 bits (as the upper bits of an f32) and the zero point in its lower 8 bits; the word of a group of
+// 8-bit floats is the scale.
 
 constexpr u32 UNIT = 16;
 constexpr u32 INT4 = 0, INT8 = 1, FP8 = 2; // types of numbers

@@ -40,8 +40,8 @@ impl NumberType {
     }
 
     /// Returns the word of a group whose weights are `scale * (number - zero)`: of integers, the scale as the upper 24
-    /// bits of an f32, and the zero point; of floats, the scale. `None` if the word cannot hold both exactly. Every
-    /// scale that was stored as f16 or bf16 fits.
+    /// bits of an f32, and the zero point; of floats, the scale. `None` if the word cannot hold scale and zero
+    /// point exactly. The word can hold every scale that a file stores as f16 or bf16.
     pub fn group_word(self, scale: f32, zero: u32) -> Option<u32> {
         let bits = scale.to_bits();
         match self {

@@ -45,7 +45,7 @@ pub(crate) struct RequestList<'a> {
 pub(crate) struct RequestsShown {
     /// Step that was planned last.
     step: u64,
-    /// Number of choices of the live requests with the id, ended choices included.
+    /// Number of choices of all live requests that have the id. Ended choices of these requests count.
     total: usize,
     /// The live ones among the first 100 of these choices by age.
     requests: Vec<Row>,

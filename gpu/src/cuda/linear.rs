@@ -16,7 +16,7 @@ const ROWS_MAX: usize = 2 * MULTIPLY_ROWS;
 /// the first row of the result, as cuBLASLt's algorithms expect.
 const STRIP_UNIT: usize = 128;
 
-/// The strip buffer: holds decoded rows of a quantized matrix in bf16.
+/// Device buffer into which a strip (consecutive rows) of a quantized matrix is decoded to bf16.
 #[derive(Debug, Default)]
 pub(super) struct Strip {
     at: DevicePtr,

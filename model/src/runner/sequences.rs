@@ -44,7 +44,7 @@ impl Sequence {
     }
 
     /// Records that the device draws output token number `output_index` of the sequence from sampled row `row` of
-    /// `step`, and returns the mask of the draw, if it needs one.
+    /// `step`, and returns the mask of the draw; `None` if the sequence has no constraint.
     ///
     /// # Errors
     /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends:

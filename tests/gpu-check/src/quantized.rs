@@ -1,5 +1,5 @@
-//! Checks quantized matrices on a GPU: decoded weights against the formula, and products against those of the decoded
-//! weights on the CPU and on the GPU.
+//! Checks quantized matrices on a GPU. Decoded weights are compared with the formula. Products with a quantized matrix are
+//! compared with products with its decoded weights, which the CPU and the GPU compute.
 
 use crate::CheckError;
 use crate::pair::{Pair, PairOptions, Setting, shape};

@@ -10,7 +10,7 @@ pub(crate) fn set(server: &TestServer, changes: &Value) -> Response {
     server.control().request("PATCH", "/control/v1/policy", &headers, body.as_bytes())
 }
 
-/// Returns the settings in effect, and those that can be changed.
+/// Returns the settings in effect, and the settings that an operator can change.
 pub(crate) fn shown(server: &TestServer) -> Value {
     server.control().request("GET", "/control/v1/policy", &[], b"").json()
 }
