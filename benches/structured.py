@@ -14,18 +14,20 @@ seed, 32 at a time. Complete answers are validated by Python's `jsonschema`, all
 `streams`: 32 streams at once; 16 of them are always free, the others are free in one turn and constrained in the next. The script
 prints the speed of the first 16.
 
-`hostile`: 8 quiet streams, and 2 with a grammar, beside no other requests, beside two clients that send ordinary grammars, and beside two clients that
-send hostile grammars one after the other, in turns. The script prints the gaps between tokens of both, and the time
-until an honest client's small grammar is answered.
+`hostile`: 8 quiet streams, and 2 with a grammar, beside two clients that send ordinary grammars, and beside two clients that send
+hostile grammars one after the other. Twelve rounds, each with ten seconds of both, in alternating order. The script prints the gaps between
+tokens of both, the ratios of their percentiles with 95 % intervals over the rounds, and the time until an honest client's small grammar is answered.
 """
 
-import http.client, json, os, statistics, subprocess, sys, tempfile, threading, time
+import http.client, json, os, random, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BINARY = ROOT / "target" / "release" / "tiercel"
+BINARY = Path(os.environ.get("TIERCEL_BINARY") or ROOT / "target" / "release" / "tiercel")
 PORT = 18580
 TURNS = 5
+ROUNDS = 12
+ROUND_S = 10
 SCHEMA = {"type": "array", "minItems": 500, "items": {"type": "object", "properties": {
     "name": {"type": "string"}, "age": {"type": "integer"}, "kind": {"enum": ["cat", "dog"]},
     "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["name", "age", "kind", "tags"]}}
@@ -205,9 +207,9 @@ max_steps_in_flight = 1
 """
 
 
-def beside(crowd, seconds):
-    """Runs 8 quiet streams and 2 quiet streams that follow a grammar, and beside them two clients that send the texts of `crowd`,
-    and an honest client. Returns the gaps of the quiet streams and of those with a grammar, ms, the honest client's times, ms, and
+def beside(crowd, first, seconds):
+    """Runs 8 quiet streams and 2 quiet streams that follow a grammar, and beside them two clients that send the texts of `crowd` from
+    the text `first` on, and an honest client. Returns the gaps of the quiet streams and of those with a grammar, ms, the honest client's times, ms, and
     the statuses of the crowd's requests."""
     until = time.monotonic() + seconds
     statuses, honest = {}, []
@@ -224,14 +226,14 @@ def beside(crowd, seconds):
         while time.monotonic() < until:
             number += 1
             began = time.monotonic()
-            body = {"prompt": "Hello", "max_tokens": 1, "structured_outputs": {"regex": f"[a-z]{{3}}{number}{seconds}"}}
+            body = {"prompt": "Hello", "max_tokens": 1, "structured_outputs": {"regex": f"[a-z]{{3}}{number}x{began:.0f}"}}
             status, _ = post("/v1/completions", body)
             honest.append((time.monotonic() - began) * 1e3 if status == 200 else float("inf"))
             time.sleep(0.5)
 
     grammar = {"structured_outputs": {"json": SCHEMA}}
     works = [lambda n=n: token_times(quiet | {"seed": n} | (grammar if n >= 8 else {}), until) for n in range(10)]
-    results = all_at_once(works + [lambda: rude(0), lambda: rude(1), small])
+    results = all_at_once(works + [lambda: rude(first), lambda: rude(first + 1), small])
     free, constrained = ([(b - a) * 1e3 for times in part for a, b in zip(times, times[1:])] for part in (results[:8], results[8:10]))
     return free, constrained, honest, statuses
 
@@ -242,28 +244,59 @@ def spread(gaps):
             f"longest {max(gaps):.0f} ({len(gaps)})")
 
 
-def hostile(only=""):
+def pooled(rounds):
+    return [gap for gaps in rounds for gap in gaps]
+
+
+def compared(before, after, share):
+    """Writes by how much a percentile of gaps differs, %, with a 95 % interval from resampled rounds."""
+    draws, drawing = [], random.Random(1)
+    for _ in range(1000):
+        chosen = drawing.choices(range(len(before)), k=len(before))
+        draws.append(percentile(pooled(after[at] for at in chosen), share) / percentile(pooled(before[at] for at in chosen), share))
+    ratio = percentile(pooled(after), share) / percentile(pooled(before), share)
+    low, high = (100 * (percentile(draws, end) - 1) for end in (0.025, 0.975))
+    return f"{100 * (ratio - 1):+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def requests_with_grammars():
+    """Returns the bodies of requests with ordinary and with hostile grammars."""
     attacks = [request["fields"] for request in examples("hostile")]
     # About half of the hostile requests are refused, so half of the ordinary ones are, too: both crowds send at the same rate.
     ordinary = [{"structured_outputs": {"json": {"type": "object", "properties": {f"key{n}": {"type": "string", "maxLength": 20}},
                                                  "required": [f"key{n}"], **({"minProperties": "two"} if n % 4 >= 2 else {})}}}
                 for n in range(4000)]
     # The bodies are written before the clock runs: Python's threads wait while one of them writes a large JSON text.
-    attacks, ordinary_texts = ([json.dumps({"prompt": "Hello", "max_tokens": 16, **fields}).encode() for fields in crowd]
-                               for crowd in (attacks, ordinary))
+    texts = [[json.dumps({"prompt": "Hello", "max_tokens": 16, **fields}).encode() for fields in crowd] for crowd in (ordinary, attacks)]
+    return {"ordinary": texts[0], "hostile": texts[1]}
+
+
+def hostile(only=""):
+    crowds = requests_with_grammars()
     profile = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
     profile.write(MOCK)
     profile.close()
     devices = [("mock device", ["--device", f"mock:{profile.name}"]), ("default model", [])]
     for device, arguments in [device for device in devices if device[0].startswith(only)]:
         server = Server(*arguments)
-        post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, **ordinary[0]})
-        for turn in range(3):
-            for name, crowd in [("nothing", []), ("ordinary grammars", ordinary_texts), ("hostile grammars", attacks)]:
-                free, constrained, honest, statuses = beside(crowd, 25 + turn)
-                print(f"{device}, turn {turn + 1}, beside {name}: {spread(free)}; with a grammar {spread(constrained)}; small grammar p50 "
-                      f"{percentile(honest, 0.5):.0f} ms, longest {max(honest):.0f} ms; statuses of the crowd {statuses}", flush=True)
+        post("/v1/completions", json.loads(crowds["ordinary"][0]))
+        gaps, statuses, honest = ({name: [] for name in crowds} for _ in range(3))
+        for turn in range(ROUNDS):
+            for name in sorted(crowds, reverse=turn % 2 == 0):
+                free, constrained, times, counts = beside(crowds[name], turn * 100, ROUND_S)
+                gaps[name].append((free, constrained))
+                honest[name] += times
+                statuses[name].append(counts)
         server.stop()
+        for name in crowds:
+            counts = {status: sum(one.get(status, 0) for one in statuses[name]) for status in sorted(set().union(*statuses[name]))}
+            free, constrained = (pooled(one[at] for one in gaps[name]) for at in (0, 1))
+            print(f"{device}, beside {name} grammars: {spread(free)}; with a grammar {spread(constrained)}; small grammar p50 "
+                  f"{percentile(honest[name], 0.5):.0f} ms, longest {max(honest[name]):.0f} ms; statuses of the crowd {counts}")
+        for at, kind in enumerate(("free streams", "streams with a grammar")):
+            before, after = ([one[at] for one in gaps[name]] for name in ("ordinary", "hostile"))
+            texts = [f"p{100 * share:g} {compared(before, after, share)}" for share in (0.5, 0.99, 0.999)]
+            print(f"{device}, {kind} beside hostile grammars, of their gaps beside ordinary ones: {', '.join(texts)}", flush=True)
     os.unlink(profile.name)
 
 

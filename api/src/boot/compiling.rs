@@ -1,20 +1,24 @@
 //! Compiles the grammars of requests, each on a thread of its own, a few at a time. The time that a request waits for
 //! its turn and for its grammar is bounded.
+//!
+//! A small source is compiled quickly. A source that is large, or that exceeds the limits of a quick compilation, gets a
+//! full compilation, whose processor time is charged to the tenant (`turns.rs`). So hostile sources of one tenant use
+//! little of the processors that the engine works on, and do not hold up the small grammars of the same tenant.
 
+mod turns;
+
+use crate::boot::compiling::turns::{NoTurn, Turn, Turns};
 use crate::http::ApiError;
 use crate::openai::Rule;
 use crate::text::Text;
 use actix_web::http::StatusCode;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
 use std::sync::{Arc, OnceLock};
-use tiercel_device::{Clock, Constraint, lower_thread_priority};
+use tiercel_device::{Clock, Constraint, lower_thread_priority, thread_us};
 use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
-use tokio::sync::{Semaphore, oneshot};
+use tiercel_policy::blocks::Salt;
+use tokio::sync::oneshot;
 
-/// Maximum number of grammars that the server compiles at once.
-const TURNS: usize = 2;
-/// Longest time that a request waits for its turn, us.
-const WAIT_US: u64 = 5_000_000;
 /// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
 /// its turn, and puts the grammar into the cache, where a retry finds it.
 const COMPILE_US: u64 = 10_000_000;
@@ -26,7 +30,7 @@ pub(crate) struct Compiling {
     clock: Clock,
     text: Arc<Text>,
     vocab_size: u32,
-    turns: Arc<Semaphore>,
+    turns: Turns,
     /// Compiler of grammars for the model's vocabulary. The first request with a grammar makes the compiler.
     grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
@@ -38,8 +42,8 @@ enum NotCompiled {
     Refused(GrammarError),
     /// The compilation takes too long.
     Slow,
-    /// Other compilations left no turn in time.
-    Busy,
+    /// The request got no turn.
+    NoTurn(NoTurn),
     /// The operating system could not start a thread.
     NoThread,
 }
@@ -48,7 +52,7 @@ enum NotCompiled {
 pub(crate) fn describe_compilations() {
     describe_counter!(
         "tiercel_grammars_total",
-        "Grammars of requests, by result: compiled, cached, refused, slow, busy"
+        "Grammars of requests, by result: compiled, cached, refused, slow, over_budget, busy"
     );
     describe_histogram!(
         "tiercel_grammar_compile_seconds",
@@ -59,53 +63,84 @@ pub(crate) fn describe_compilations() {
 impl Compiling {
     /// Makes the compiler of grammars for a model with `vocab_size` tokens.
     pub(crate) fn new(clock: Clock, text: Arc<Text>, vocab_size: u32) -> Compiling {
-        let turns = Arc::new(Semaphore::new(TURNS));
+        let turns = Turns::new(clock.clone());
         Compiling { clock, text, vocab_size, turns, grammars: Arc::default() }
     }
 
-    /// Compiles the grammar of a request, or returns the compiled grammar from the cache.
+    /// Compiles the grammar of a tenant's request, or returns the compiled grammar from the cache.
     ///
     /// # Errors
-    /// 400 for a grammar that cannot be used, 429 if other compilations leave no turn for 5 s or if the grammar is not
-    /// compiled within 10 s, 503 if the system has no thread left.
-    pub(crate) async fn compile(&self, rule: Rule) -> Result<Arc<dyn Constraint>, ApiError> {
+    /// 400 for a grammar that cannot be used. 429 if other compilations leave no turn for 5 s, if the tenant is not
+    /// within its budget for 5 s, or if the grammar is not compiled within 10 s. 503 if the system has no thread left.
+    pub(crate) async fn compile(
+        &self,
+        rule: Rule,
+        tenant: Salt,
+    ) -> Result<Arc<dyn Constraint>, ApiError> {
         let Rule { source, param } = rule;
-        let compiled = self.run(source).await;
+        let compiled = self.run(source, tenant).await;
         let result = match &compiled {
             Ok(Compiled { cached: true, .. }) => "cached",
             Ok(_) => "compiled",
             Err(NotCompiled::Refused(_)) => "refused",
             Err(NotCompiled::Slow) => "slow",
-            Err(NotCompiled::Busy | NotCompiled::NoThread) => "busy",
+            Err(NotCompiled::NoTurn(NoTurn::OverBudget { .. })) => "over_budget",
+            Err(NotCompiled::NoTurn(NoTurn::Busy) | NotCompiled::NoThread) => "busy",
         };
         counter!("tiercel_grammars_total", "result" => result).increment(1);
         compiled.map(|compiled| compiled.constraint).map_err(|why| why.into_error(&param))
     }
 
-    async fn run(&self, source: Source) -> Result<Compiled, NotCompiled> {
+    async fn run(&self, source: Source, tenant: Salt) -> Result<Compiled, NotCompiled> {
         source.check_size().map_err(NotCompiled::Refused)?;
         if let Some(Ok(grammars)) = self.grammars.get()
-            && let Some(constraint) = grammars.cached(&source)
+            && let Some(known) = grammars.known(&source)
         {
-            return Ok(Compiled { constraint, cached: true });
+            return known.map_err(NotCompiled::Refused);
         }
-        let turn = self.clock.timeout_us(WAIT_US, Arc::clone(&self.turns).acquire_owned()).await;
-        let Some(Ok(turn)) = turn else { return Err(NotCompiled::Busy) };
+        let source = Arc::new(source);
+        if source.is_small() {
+            let turn = self.turns.quick().await.map_err(NotCompiled::NoTurn)?;
+            if let Some(compiled) = self.on_thread(&source, turn, Grammars::compile_quickly).await?
+            {
+                return Ok(compiled);
+            }
+        }
+        let turn = self.turns.full(tenant).await.map_err(NotCompiled::NoTurn)?;
+        let compile = |grammars: &Grammars, source: &Source| Some(grammars.compile(source));
+        let compiled = self.on_thread(&source, turn, compile).await?;
+        Ok(compiled.expect("a full compilation has a result"))
+    }
+
+    /// Compiles a source in its turn on a thread of its own. Returns `None` if the compilation ended without a result.
+    async fn on_thread(
+        &self,
+        source: &Arc<Source>,
+        turn: Turn,
+        compile: impl Fn(&Grammars, &Source) -> Option<Result<Compiled, GrammarError>> + Send + 'static,
+    ) -> Result<Option<Compiled>, NotCompiled> {
         let (answer, compiled) = oneshot::channel();
-        let (grammars, text, vocab_size) =
-            (self.grammars.clone(), self.text.clone(), self.vocab_size);
-        let clock = self.clock.clone();
+        let (source, grammars) = (Arc::clone(source), Arc::clone(&self.grammars));
+        let (text, vocab_size, clock) = (self.text.clone(), self.vocab_size, self.clock.clone());
         let work = move || {
             lower_thread_priority();
-            let began = clock.now();
-            let compiled = compile(&grammars, &text, vocab_size, &source);
-            if !matches!(&compiled, Ok(Compiled { cached: true, .. })) {
+            if turn.is_full() {
+                lower_thread_priority();
+            }
+            // The first request with a grammar makes the compiler of grammars for the vocabulary.
+            let grammars = grammars.get_or_init(|| Grammars::new(&text.vocabulary(vocab_size)));
+            let (began, began_us) = (clock.now(), thread_us());
+            let compiled = match grammars {
+                Ok(grammars) => compile(grammars, &source),
+                Err(error) => Some(Err(error.clone())),
+            };
+            if !matches!(&compiled, Some(Ok(Compiled { cached: true, .. }))) {
                 let seconds = clock.now().since_us(began) as f64 / 1e6;
                 histogram!("tiercel_grammar_compile_seconds").record(seconds);
             }
+            turn.end(thread_us().saturating_sub(began_us));
             // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
-            let _ = answer.send(compiled);
-            drop(turn);
+            let _ = answer.send(compiled.transpose());
         };
         let thread = std::thread::Builder::new().name("tiercel-grammar".into());
         thread.stack_size(STACK_BYTES).spawn(work).map_err(|error| {
@@ -123,17 +158,6 @@ impl Compiling {
     }
 }
 
-/// Compiles the source of a grammar. The first call makes the compiler of grammars for the vocabulary.
-fn compile(
-    grammars: &OnceLock<Result<Grammars, GrammarError>>,
-    text: &Text,
-    vocab_size: u32,
-    source: &Source,
-) -> Result<Compiled, GrammarError> {
-    let grammars = grammars.get_or_init(|| Grammars::new(&text.vocabulary(vocab_size)));
-    grammars.as_ref().map_err(Clone::clone)?.compile(source)
-}
-
 impl NotCompiled {
     fn into_error(self, param: &str) -> ApiError {
         match self {
@@ -148,8 +172,18 @@ impl NotCompiled {
                      grammar is large; retry in {RETRY_MS} ms, or simplify the grammar"
                 ))
             }
-            NotCompiled::Busy => {
+            NotCompiled::NoTurn(NoTurn::Busy) => {
                 retry_later(format!("too many grammars are being compiled; retry in {RETRY_MS} ms"))
+            }
+            NotCompiled::NoTurn(NoTurn::OverBudget { wait_us }) => {
+                let message = format!(
+                    "large grammars of this tenant, as the one of '{param}', have taken more processor time than the \
+                     server has for them; retry in {} s, or use grammars that the server knows already",
+                    wait_us.div_ceil(1_000_000)
+                );
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+                    .code("rate_limit_exceeded")
+                    .retry_after_ms(wait_us.div_ceil(1_000))
             }
             NotCompiled::NoThread => {
                 ApiError::unavailable("the server cannot compile a grammar now", "no_thread")
@@ -166,22 +200,29 @@ fn retry_later(message: String) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot::compiling::turns::{FULL, QUICK};
     use futures_util::future::poll_immediate;
+
+    const TENANT: Salt = Salt([1; 16]);
 
     fn compiling() -> Compiling {
         Compiling::new(Clock::wall(), Arc::new(Text::of_bytes()), 300)
     }
 
-    fn rule(regex: &str) -> Rule {
+    fn rule(regex: impl Into<String>) -> Rule {
         Rule { source: Source::Regex(regex.into()), param: "guided_regex".into() }
+    }
+
+    async fn run(compiling: &Compiling, regex: &str) -> Result<Compiled, NotCompiled> {
+        compiling.run(Source::Regex(regex.into()), TENANT).await
     }
 
     #[test]
     fn a_compiled_grammar_is_found_again() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let first = compiling.run(Source::Regex("a+".into())).await.unwrap();
-            let again = compiling.run(Source::Regex("a+".into())).await.unwrap();
+            let first = run(&compiling, "a+").await.unwrap();
+            let again = run(&compiling, "a+").await.unwrap();
             assert!(!first.cached && again.cached);
             assert!(*first.constraint == *again.constraint);
         });
@@ -191,17 +232,39 @@ mod tests {
     fn a_grammar_in_the_cache_needs_no_turn() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            compiling.run(Source::Regex("a+".into())).await.unwrap();
-            let _turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
-            assert!(poll_immediate(compiling.compile(rule("a+"))).await.is_some());
-            assert!(poll_immediate(compiling.compile(rule("b+"))).await.is_none());
+            run(&compiling, "a+").await.unwrap();
+            let _turns = compiling.turns.quick.clone().acquire_many_owned(QUICK as u32).await;
+            let compile = |regex| compiling.compile(rule(regex), TENANT);
+            assert!(poll_immediate(compile("a+")).await.is_some());
+            assert!(poll_immediate(compile("b+")).await.is_none());
+        });
+    }
+
+    #[test]
+    fn large_and_hard_sources_need_a_full_turn_and_small_ones_do_not() {
+        actix_rt::System::new().block_on(async {
+            let compiling = compiling();
+            let full = compiling.turns.full.clone().acquire_many_owned(FULL as u32).await;
+            let large = Source::Regex("a".repeat(9_000));
+            let hard = "start: T\nT: /(.*a){30}/ & /(.*b){30}/ & /(.*c){30}/ & /(.*d){30}/";
+            let hard = Source::Lark(hard.to_owned());
+            assert!(run(&compiling, "a+").await.is_ok());
+            let mut waiting =
+                Vec::from([large, hard].map(|source| Box::pin(compiling.run(source, TENANT))));
+            for one in &mut waiting {
+                assert!(compiling.clock.timeout_us(500_000, one).await.is_none());
+            }
+            drop(full);
+            let done = futures_util::future::join_all(waiting).await;
+            assert!(done[0].is_ok(), "{:?}", done[0]);
+            assert!(matches!(done[1], Err(NotCompiled::Refused(GrammarError::TooComplex(_)))));
         });
     }
 
     #[test]
     fn a_grammar_that_cannot_be_used_is_a_400_that_names_its_field() {
         actix_rt::System::new().block_on(async {
-            let error = compiling().compile(rule("a(")).await.unwrap_err();
+            let error = compiling().compile(rule("a("), TENANT).await.unwrap_err();
             assert_eq!(error.body()["error"]["param"], "guided_regex");
             assert!(error.to_string().starts_with("'guided_regex': line 1"), "{error}");
         });
@@ -211,14 +274,18 @@ mod tests {
     fn a_turn_is_waited_for_and_then_refused_with_a_retry_time() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let turns = compiling.turns.clone().acquire_many_owned(TURNS as u32).await.unwrap();
-            let mut waiting = Box::pin(compiling.compile(rule("a")));
+            let turns = compiling.turns.quick.clone().acquire_many_owned(QUICK as u32).await;
+            let mut waiting = Box::pin(compiling.compile(rule("a"), TENANT));
             assert!(poll_immediate(&mut waiting).await.is_none());
             drop(turns);
             assert!(waiting.await.is_ok());
-            for why in [NotCompiled::Busy, NotCompiled::Slow] {
+            for (why, code) in [
+                (NotCompiled::NoTurn(NoTurn::Busy), "queue_full"),
+                (NotCompiled::Slow, "queue_full"),
+                (NotCompiled::NoTurn(NoTurn::OverBudget { wait_us: 1 }), "rate_limit_exceeded"),
+            ] {
                 let error = why.into_error("guided_regex");
-                assert_eq!((error.is_refusal(), error.outcome()), (true, Some("queue_full")));
+                assert_eq!((error.is_refusal(), error.outcome()), (true, Some(code)));
             }
         });
     }

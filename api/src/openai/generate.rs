@@ -130,7 +130,8 @@ async fn run(
 /// reasoning tokens, if the request has a budget.
 async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
     if let Some(rule) = job.common.rule.take() {
-        job.common.sampling.constraint = Some(serving.compiling.compile(rule).await?);
+        job.common.sampling.constraint =
+            Some(serving.compiling.compile(rule, job.caller.salt).await?);
         // An output that follows a grammar ends at an end token, even with `ignore_eos`.
         job.common.ignore_eos = false;
     }

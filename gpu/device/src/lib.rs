@@ -44,7 +44,7 @@ pub use step::{
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
 pub use step_record::StepRecord;
-pub use threads::lower_thread_priority;
+pub use threads::{lower_thread_priority, thread_us};
 pub use worker::{QueuedRunner, StepThread};
 
 /// A device that is ready to serve: its sizes, its estimated speed, its compute side and its copy side.

@@ -21,7 +21,7 @@ pub fn lower_thread_priority() {
 }
 
 /// Returns the processor time that the calling thread has used, us.
-pub(crate) fn thread_us() -> u64 {
+pub fn thread_us() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
 }

@@ -3,10 +3,10 @@
 use crate::cache::Cache;
 use crate::constraint::{Grammar, short};
 use crate::{GrammarError, Source, Vocabulary, gbnf, lark, schema};
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory, TokenParser};
+use llguidance::{Logger, Matcher, ParserFactory, TokenParser};
 use serde_json::json;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +21,9 @@ pub const STACK_BYTES: usize = 512 << 20;
 const CACHE_ENTRIES: usize = 64;
 /// Maximum total size of the compiled grammars in the cache, as far as their sizes are known, bytes.
 const CACHE_BYTES: usize = 256 << 20;
+
+/// Maximum number of refused sources that are remembered.
+const REFUSED_ENTRIES: usize = 256;
 
 /// Estimated memory of a compiled grammar's rules, bytes for each byte of the source.
 const SOURCE_FACTOR: usize = 64;
@@ -37,10 +40,16 @@ const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
-/// Compiler of grammars for one vocabulary, with a cache of the compiled grammars.
+/// Limits of the first attempt at a small source. Few sources exceed these limits and not [`LIMITS`]; a hostile source
+/// exceeds them after some 10 ms, and [`LIMITS`] after up to 500 ms.
+const QUICK_LIMITS: ParserLimits =
+    ParserLimits { initial_lexer_fuel: 20_000, max_grammar_size: 10_000, ..LIMITS };
+
+/// Compiler of grammars for one vocabulary, with a cache of the compiled grammars and of the refused sources.
 pub struct Grammars {
     factory: ParserFactory,
     cache: Mutex<Cache<Arc<dyn Constraint>>>,
+    refused: Mutex<Cache<GrammarError>>,
 }
 
 /// A compiled grammar.
@@ -66,10 +75,23 @@ impl Grammars {
     pub fn new(vocabulary: &Vocabulary) -> Result<Grammars, GrammarError> {
         let slices = SlicedBiasComputer::general_slices();
         let (tokens, abilities) = (&vocabulary.tokens, InferenceCapabilities::default());
-        let mut factory = guarded(|| ParserFactory::new(tokens, abilities, &slices))?;
-        factory.quiet();
-        *factory.limits_mut() = LIMITS;
-        Ok(Grammars { factory, cache: Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES)) })
+        let factory = guarded(|| ParserFactory::new(tokens, abilities, &slices))?;
+        let cache = Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES));
+        let refused = Mutex::new(Cache::new(REFUSED_ENTRIES, usize::MAX));
+        Ok(Grammars { factory, cache, refused })
+    }
+
+    /// Compiles a small source within tight limits, which takes some tens of ms at most. Any result is the one that
+    /// [`Self::compile`] would return. Returns `None` if the source is large or exceeds the tight limits. Needs a stack of
+    /// [`STACK_BYTES`].
+    pub fn compile_quickly(&self, source: &Source) -> Option<Result<Compiled, GrammarError>> {
+        if !source.is_small() {
+            return None;
+        }
+        match self.compile_within(source, QUICK_LIMITS) {
+            Err(GrammarError::TooComplex(_)) => None,
+            result => Some(result),
+        }
     }
 
     /// Compiles a source, or returns the compiled grammar from the cache. Compiling may take seconds, and needs a stack
@@ -78,27 +100,45 @@ impl Grammars {
     /// # Errors
     /// [`GrammarError`] with the mistake in the source and its place.
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
-        source.check_size()?;
-        let (key, source_bytes) = source.digest();
-        if let Some(constraint) = self.cache().get(&key) {
-            return Ok(Compiled { constraint, cached: true });
+        let result = self.compile_within(source, LIMITS);
+        if let Err(error) = &result {
+            lock(&self.refused).insert(source.digest().0, 0, error.clone());
         }
-        let grammar = lower(source)?;
-        let parser = guarded(|| self.factory.create_parser(grammar))?;
-        let (constraint, parser_bytes) = check(parser)?;
+        result
+    }
+
+    fn compile_within(
+        &self,
+        source: &Source,
+        limits: ParserLimits,
+    ) -> Result<Compiled, GrammarError> {
+        source.check_size()?;
+        if let Some(known) = self.known(source) {
+            return known;
+        }
+        let grammar = GrammarInit::Serialized(lower(source)?);
+        let (logger, abilities) = (Logger::new(0, 0), InferenceCapabilities::default());
+        let create =
+            || self.factory.create_parser_from_init_ext(grammar, logger, abilities, limits);
+        let (constraint, parser_bytes) = check(guarded(create)?)?;
+        let (key, source_bytes) = source.digest();
         let bytes = source_bytes * SOURCE_FACTOR + parser_bytes;
-        self.cache().insert(key, bytes, Arc::clone(&constraint));
+        lock(&self.cache).insert(key, bytes, Arc::clone(&constraint));
         Ok(Compiled { constraint, cached: false })
     }
 
-    /// Returns the compiled grammar of a source from the cache; `None` if the cache does not have it.
-    pub fn cached(&self, source: &Source) -> Option<Arc<dyn Constraint>> {
-        self.cache().get(&source.digest().0)
+    /// Returns the compiled grammar of a source, or the reason why the source was refused, if the cache has either.
+    pub fn known(&self, source: &Source) -> Option<Result<Compiled, GrammarError>> {
+        let key = source.digest().0;
+        if let Some(constraint) = lock(&self.cache).get(&key) {
+            return Some(Ok(Compiled { constraint, cached: true }));
+        }
+        lock(&self.refused).get(&key).map(Err)
     }
+}
 
-    fn cache(&self) -> MutexGuard<'_, Cache<Arc<dyn Constraint>>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Converts a source to llguidance's form of a grammar.

@@ -12,6 +12,9 @@ pub const SCHEMA_DEPTH_MAX: usize = 64;
 /// Maximum number of choices in a list of choices.
 pub const CHOICES_MAX: usize = 1024;
 
+/// Maximum size of a small source, bytes.
+const SMALL_BYTES: usize = 8 << 10;
+
 /// A grammar as a client writes it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
@@ -64,6 +67,11 @@ impl Source {
             Source::Choice(choices) => choices.iter().for_each(|choice| add(choice)),
         }
         (*hasher.finalize().as_bytes(), bytes)
+    }
+
+    /// Whether the source is small: at most 8 KiB. Most sources of clients are.
+    pub fn is_small(&self) -> bool {
+        self.digest().1 <= SMALL_BYTES
     }
 
     /// Checks the size of the source.

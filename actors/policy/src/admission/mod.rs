@@ -2,6 +2,7 @@
 //! clients shall retry, and how much the clients of an API key may ask for.
 
 mod applicant;
+mod compile_budgets;
 mod drain;
 mod forecast;
 mod gate;
@@ -14,6 +15,7 @@ mod share_shedder;
 mod tenants;
 
 pub use applicant::Applicant;
+pub use compile_budgets::CompileBudgets;
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
 pub use gate::{Gate, Left};
