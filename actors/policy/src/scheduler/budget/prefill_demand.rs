@@ -1,4 +1,4 @@
-//! Prefill demand: the time of the next step that prompts need for their first tokens to meet their deadlines.
+//! Prefill demand: the time of the next step that prompts need for their first tokens to meet their TTFT targets.
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::sequence::Sequence;
@@ -11,18 +11,19 @@ const FIRST_TOKEN_MARGIN: f64 = 30.0;
 /// measured error means little until many steps have been measured.
 const LEAST_ERROR: f64 = 0.03;
 
-/// Prefill demand of the prompts of one tier: the time that they need so that their first tokens meet their deadlines.
+/// Prefill demand of the prompts of one tier: the time that they need so that their first tokens meet their TTFT
+/// targets.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
     /// Time that prompts need in the next step itself, us, because they are due or late.
     now_us: f64,
-    /// Prompts that may be finished in a later step: for each the time until its deadline, us, and the time that
-    /// computing its rest takes, us.
+    /// Prompts that may be finished in a later step: for each the time until it is due (its TTFT target less the safety
+    /// margin and one step), us, and the time that computing its rest takes, us.
     due: Vec<(f64, f64)>,
 }
 
 impl PrefillDemand {
-    /// Adds the demand of one prompt, where steps take `step_us`. A prompt whose deadline cannot be met is served at
+    /// Adds the demand of one prompt, where steps take `step_us`. A prompt whose TTFT target cannot be met is served at
     /// the rate of a prompt that has just arrived, or at once if the streams that limit the step are of a lower tier
     /// (`streams_wait`).
     pub(crate) fn add(
@@ -53,8 +54,8 @@ impl PrefillDemand {
         }
     }
 
-    /// Returns the time that the next step must give to prompts, us, so that every deadline is met if later steps give
-    /// as much (earliest deadline first). The step takes at least `step_us`, and `bare_us` without prompts.
+    /// Returns the time that the next step must give to prompts, us, so that every TTFT target is met if later steps
+    /// give as much (earliest target first). The step takes at least `step_us`, and `bare_us` without prompts.
     pub(crate) fn in_step_us(mut self, step_us: f64, bare_us: f64) -> f64 {
         self.due.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum_us, mut share) = (0.0, 0.0_f64);

@@ -23,7 +23,7 @@ pub(crate) struct PrefillTime {
 
 impl PrefillTime {
     /// Returns the length of a step with the running streams `streams`, and its part that is left for prompts.
-    /// `target_us` is the shortest time per token that any of the streams must keep.
+    /// `target_us` is the shortest aimed pace of the streams.
     fn of(streams: &StepWork, target_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
@@ -54,12 +54,11 @@ impl PrefillTime {
     }
 }
 
-/// Work of the running streams of tiers above background, and the shortest time per token that any of them must keep.
+/// Work of the running streams of tiers above background, and their shortest aimed pace.
 struct Streams {
     /// Work of one step that decodes one token of each of these streams.
     work: StepWork,
-    /// Shortest time per token that any of the streams aims at (a little below its TPOT target), us; infinite if no
-    /// stream has a TPOT target.
+    /// Shortest aimed pace of the streams, us; infinite if no stream has a TPOT target.
     target_us: f64,
 }
 

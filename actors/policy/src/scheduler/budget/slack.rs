@@ -3,8 +3,8 @@
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Time per token that streams aim at, as a share of the TPOT target: a little below 1, because steps are not exactly
-/// as long as predicted.
+/// Aimed pace of streams, as a share of the TPOT target: a little below 1, because steps are not exactly as long as
+/// predicted.
 pub(crate) const AIM: f64 = 0.98;
 /// Largest lag (negative slack) with which a stream still limits the length of steps, in multiples of its TPOT target.
 /// A stream further behind was held up by something that shorter steps do not cure: a slow reader, an operator, a
@@ -12,16 +12,17 @@ pub(crate) const AIM: f64 = 0.98;
 /// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
 
-/// Longest next step that one stream allows: the time per token that it aims at, plus its slack.
+/// Longest next step that one stream allows: its aimed pace plus its slack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
-    /// Time per token that the stream aims at, us.
+    /// Aimed pace of the stream, us.
     pub(crate) aim_us: f64,
-    /// Time by which the stream is ahead of the pace that it aims at, us; negative if it is behind.
+    /// Time by which the stream is ahead of its aimed pace, us; negative if it is behind.
     pub(crate) slack_us: f64,
 }
 
-/// Returns the deadline of a sequence's first token: arrival + TTFT target; the end of time without a target.
+/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target; the end of time without one.
+/// `Service::deadline` then follows from the E2E target.
 pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
@@ -60,8 +61,10 @@ pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     Some(due.0 as i64 - now.0 as i64)
 }
 
-/// Returns the slack of a stream against the tightest of its TPOT and E2E targets, us, if it exceeds two steps of
-/// `step_us`; `None` otherwise.
+/// Returns by how much a stream would be ahead if its next token came at `now`, us, by its TPOT target or, if less, its
+/// E2E target; infinite without both. `None` if that is at most two steps of `step_us`, or if the stream has no first
+/// token, not even in flight. For E2E the output is taken to be three times as long as predicted (at most `max_tokens`),
+/// in steps half as long again.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
     let first = first_token(stream, now)?;
     let targets = &stream.service.targets;

@@ -4,10 +4,10 @@
 //! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside
 //! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
 //! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
-//! (Lindley's recursion): each step adds its premium work and takes off the time per token that streams aim at. The
-//! reserve is a quantile of that lag over the last ten minutes of steps. The operator chooses the quantile with
-//! `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the reserve; at 0.9999 almost none does, and lower
-//! tiers pay for lags that come once in hours.
+//! (Lindley's recursion): each step adds its premium work and takes off the aimed pace. The reserve is a quantile of
+//! that lag over the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`: at 0.9
+//! one step in ten finds a lag above the reserve; at 0.9999 almost none does, and lower tiers pay for lags that come
+//! once in hours.
 
 use tiercel_device::Timestamp;
 
@@ -25,8 +25,8 @@ const BUCKETS: usize = 143;
 /// Time span of the most recent steps whose lags (times by which a premium stream would be behind its TPOT target) the
 /// histogram covers, us.
 const MEMORY_US: f64 = 600e6;
-/// Largest part of a step that a stream saves to build up its slack reserve, as a share of the time per token that it
-/// aims at, for each nine of the assurance (0.9 has one, 0.999 has three).
+/// Largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed pace, for each
+/// nine of the assurance (0.9 has one, 0.999 has three).
 const SAVED_PER_NINE: f64 = 0.05;
 /// Number of steps between two computations of the slack reserve, which is a quantile of the time by which a premium
 /// stream would be behind its TPOT target.
@@ -86,14 +86,14 @@ impl SlackReserve {
         self.reserve_us
     }
 
-    /// Returns the largest part of a step that a stream saves to build up its slack reserve, as a share of the time per
-    /// token that it aims at. A higher assurance builds up the reserve sooner.
+    /// Returns the largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed
+    /// pace. A higher assurance builds up the reserve sooner.
     pub(crate) fn saving_max(&self) -> f64 {
         SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
 
     /// Adds a step of `step_us` that ended at `now` to the measurement of the lag. With premium work alone the step
-    /// would have taken `premium_us`; `aim_us` is the time per token that premium streams aim at.
+    /// would have taken `premium_us`; `aim_us` is the aimed pace of premium streams.
     pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
         // While the device is idle, the hypothetical stream's lag shrinks. A gap between steps that is shorter than
         // `aim_us` does not count as idle, because there is a short gap between any two steps.
@@ -151,7 +151,7 @@ mod tests {
 
     const AIM_US: f64 = 30_000.0;
 
-    /// Returns the slack reserve after `steps` steps of 30 ms, the time per token aimed at. Every `period`-th step
+    /// Returns the slack reserve after `steps` steps of 30 ms, the aimed pace. Every `period`-th step
     /// holds `premium_us` of premium work, the others none.
     fn after(assurance: f64, period: u64, premium_us: f64, steps: u64) -> SlackReserve {
         let mut reserve = SlackReserve::new(assurance);

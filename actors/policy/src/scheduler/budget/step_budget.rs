@@ -8,7 +8,7 @@
 //! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
 //!
-//! Slack and prefill demand are defined as in the reference scheduler on the project's workloads page.
+//! Slack is defined in `slack`, prefill demand in `prefill_demand`.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_demand::PrefillDemand;
@@ -20,11 +20,11 @@ use crate::scheduler::queue::arrivals::Traffic;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Longest step without urgent work, as a share of the tightest TTFT target, because a request that arrives during the
-/// step waits for its end. A smaller share would make lower tiers' steps short, and so inefficient, where no request of
-/// a higher tier ever comes.
+/// Longest step while no first token would miss its TTFT target by it, as a share of the tightest TTFT target of the
+/// tiers with recent arrivals: a request that arrives during the step waits for its end. A smaller share would make
+/// lower tiers' steps short, and so inefficient, where no request of a higher tier ever comes.
 const BLOCKING: f64 = 0.2;
-/// Lower bound of the limit on steps without urgent work, in multiples of the time of an empty step. On a slow device a
+/// Lower bound of the limit that [`BLOCKING`] sets, in multiples of the time of an empty step. On a slow device a
 /// shorter step would consist mostly of its fixed cost.
 const LEAST_BLOCKING: f64 = 2.0;
 /// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
@@ -37,10 +37,10 @@ pub(crate) struct StepBudget {
     /// Longest next step that the streams of each tier allow, us; infinite if no stream of the tier has a TPOT target
     /// that it can still meet.
     allowed_us: [f64; TIERS],
-    /// Longest next step if it holds no urgent work, us, so that arriving requests of higher tiers do not wait long for
-    /// its end.
+    /// Longest next step while no first token would miss its TTFT target by it, us, so that arriving requests of higher
+    /// tiers do not wait long for its end.
     blocking_us: f64,
-    /// Time of the next step that each tier's prompts need for their first tokens to meet their deadlines, us.
+    /// Time of the next step that each tier's prompts need for their first tokens to meet their TTFT targets, us.
     prefill_demand_us: [f64; TIERS],
     /// Longest next step that premium streams allow if it holds work of lower tiers, us: their slack reserve is left
     /// untouched, or built up.
@@ -87,7 +87,7 @@ impl StepBudget {
         Some(budget)
     }
 
-    /// Adds the time that prompts need to meet their deadlines. The step takes `step_us`, `bare_us` of it without
+    /// Adds the time that prompts need to meet their TTFT targets. The step takes `step_us`, `bare_us` of it without
     /// prompts, and is limited by streams of tier `limiting`.
     fn add_demand(
         &mut self,
@@ -139,8 +139,8 @@ impl StepBudget {
     }
 
     /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams, the
-    /// slack reserve and the limit on steps without urgent work allow. If first tokens would miss their deadlines,
-    /// prompts get more, up to what streams of tiers above those prompts' tier allow.
+    /// slack reserve and the limit `blocking_us` allow. If first tokens would miss their TTFT targets, prompts get
+    /// more, up to what streams of tiers above those prompts' tier allow.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
         let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
         let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;
@@ -155,7 +155,7 @@ impl StepBudget {
 
 /// Returns the longest step that the streams of each tier allow, us, and the longest that premium streams allow for
 /// lower tiers' work, us. Premium streams keep a slack reserve of `reserve_us`, or save up for it at most the share
-/// `saving_max` of their aimed time per token in each step.
+/// `saving_max` of their aimed pace in each step.
 fn allowed_us(
     candidates: &[Candidate<'_>],
     (reserve_us, saving_max): (f64, f64),
@@ -180,9 +180,9 @@ fn allowed_us(
     (allowed_us, reserved_us)
 }
 
-/// Returns the longest step without urgent work, us: a share of the tightest TTFT target, because requests that arrive
-/// meanwhile wait for its end. Infinite if no tier with a TTFT target had requests lately, or if only one tier has
-/// requests: a shorter step would then only make them wait for more steps.
+/// Returns the longest step while no first token would miss its TTFT target by it, us: a share of the tightest TTFT
+/// target, because requests that arrive meanwhile wait for its end. Infinite if no tier with a TTFT target had requests
+/// lately, or if only one tier has requests: a shorter step would then only make them wait for more steps.
 pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     if traffic.one_tier {
         return f64::INFINITY;
