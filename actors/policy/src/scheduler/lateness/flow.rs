@@ -10,8 +10,8 @@ const MEMORY_US: f64 = 60e6;
 /// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at which
 /// the two count as about equal.
 const DIFFERENCE_MAX: f64 = 0.1;
-/// Number of served requests from which on the difference counts as a share of them. Of fewer, a difference of up to two
-/// requests counts as about equal, because each request that comes makes such a difference.
+/// Smallest number of served requests of which the difference is taken as a share. With fewer, a difference of two
+/// still counts as about equal, because each request makes a difference of one between its arrival and its first token.
 const SERVED_MIN: f64 = 20.0;
 
 /// Flow of requests through one tier, over the last minute or so.

@@ -33,8 +33,8 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 /// attention lasts for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
 /// If no higher tier has requests, a late request starves only after at least this share of the time in which its
-/// tenant's queue drains. In an overloaded tier, whose queue grows faster than requests age, the order of
-/// arrival would make every request late.
+/// tenant's queue drains. In an overloaded tier the wait in the queue grows faster than the requests' age; if they
+/// starved after a fixed wait, the order of arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
 /// Longest time, us, in which the queue of a tenant may drain for its late requests to starve, if no higher tier has
 /// requests. Also the wait after which a late request starves beside a higher tier: half of the default patience.
@@ -185,10 +185,9 @@ fn eligible(late: &BTreeSet<Late>, limit: Timestamp, most: usize) -> Vec<(Timest
     oldest
 }
 
-/// Returns the part of a tier's late requests that are served until a tenant whose last one comes after `turns` turns has
-/// none left, if tenants with late requests are served in proportion to their weights `w`: the sum of `min(n, w * turns)`
-/// over the tenants' numbers `n` of late requests, divided by the sum of `n`. `groups` holds the late requests of all
-/// tenants, those with the fewest turns first.
+/// Returns the part of a tier's late requests, 0 to 1, that a fair queue has served when a tenant's last one is served
+/// in turn `turns`: in each turn a tenant of weight `w` has `w` requests served, so a tenant with `n` has had
+/// `min(n, w * turns)`. `groups` holds all tenants' late requests, those with the fewest turns first.
 fn fair_part(turns: f64, groups: &[&Group<Late>]) -> f64 {
     let fewer = groups.partition_point(|group| group.turns() < turns);
     let (whole, part) = groups.split_at(fewer);

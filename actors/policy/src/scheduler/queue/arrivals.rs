@@ -29,7 +29,8 @@ impl Arrivals {
     }
 
     /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
-    /// `waiting_tokens` is the number of waiting prompt tokens of each tier.
+    /// `waiting_tokens` is the number of waiting prompt tokens of each tier, counted by effective tier before ageing:
+    /// best-effort requests count as background.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
         let present = std::array::from_fn(|tier| lately[tier] || waiting_tokens[tier] > 0);

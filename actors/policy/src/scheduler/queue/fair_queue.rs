@@ -12,8 +12,8 @@ use crate::blocks::Salt;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
-/// Most tenants whose service is remembered. Beyond that, the tenants that were served least are forgotten, which costs
-/// them nothing.
+/// Most tenants whose service is remembered. Beyond that, a tenant without waiting requests is forgotten, the one with
+/// the earliest finish tag first; if all have some, the one with the earliest finish tag.
 const MAX_TENANTS: usize = 4096;
 
 /// A request's start tag and charge in the fair queue of one tier's tenants.
@@ -49,7 +49,7 @@ struct Account {
     /// Refund of charged virtual time that is not deducted from `finish` yet, because the tenant's waiting requests must
     /// keep their order.
     credit: f64,
-    /// Number of the tenant's requests that have not started.
+    /// Number of the tenant's requests that have no first token yet.
     waiting: u32,
 }
 
@@ -82,7 +82,8 @@ impl FairQueue {
         self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
     }
 
-    /// Records that a waiting request of a tenant started or gave up.
+    /// Records that a waiting request of a tenant got its first token, ended without one, or moved to another fair
+    /// queue.
     pub(crate) fn left(&mut self, tenant: Salt) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
             account.waiting = account.waiting.saturating_sub(1);

@@ -43,7 +43,8 @@ impl Queue {
     }
 
     /// Sets the priority key and the time of ageing of a sequence, and whether it is best effort, from its tier, its
-    /// priority, its targets, its tags in the fair queues and the settings in effect.
+    /// priority, its targets, its tags in the fair queues and the settings in effect. Drops tiers gained by ageing; the
+    /// next `age` gives them back if the sequence waits.
     pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
         let rules = &basis.rules;
         sequence.service.best_effort = is_best_effort(sequence, rules);

@@ -1,10 +1,9 @@
 //! Fair queues of the tenants, one for each tier, in which service is counted in device time.
 //!
 //! The service of a request is the time that its prompt and its output add to steps, predicted when the request comes
-//! and corrected when it has ended. Among tenants that all have requests waiting, the service / weight of the requests that
-//! have started differs by at most the costliest request of each of two tenants, and the prompts of the step under way
-//! (theorem 1 of the paper that [`FairQueue`]'s module names: a tenant is ahead of another by its last start, and by
-//! the service of the request that started).
+//! and corrected when it has ended. Among tenants that all have requests waiting, the service / weight of the requests
+//! that have their first token differs by at most the costliest request of each of two tenants (theorem 1 of the paper
+//! that [`FairQueue`]'s module names), and by the prompts of the step under way, which have no first token yet.
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::queue::fair_queue::{FairQueue, FairTag};
