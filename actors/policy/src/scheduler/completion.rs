@@ -168,8 +168,8 @@ impl State {
     }
 
     /// Discards the results of a failed step, and those that its sequences get from later steps in flight. The step
-    /// does not say which sequence caused the failure, so each becomes a suspect that runs alone until cleared; only
-    /// the culprit's request fails.
+    /// does not say which sequence caused the failure, so each becomes a suspect that runs alone once; the request of
+    /// one that fails alone ends.
     fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
         self.counters.failed_steps += 1;
         self.pipeline.invalidate();

@@ -7,8 +7,8 @@ use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
 /// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While
-/// the culprit of a failed step is searched, returns only the first suspect; or, with `others_first` (a suspect was
-/// denied blocks), all sequences that are not suspects, so that they make room.
+/// there are suspects of a failed step, returns only the first suspect; or, with `others_first` (a suspect was denied
+/// blocks), all sequences that are not suspects, so that they make room.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,

@@ -32,8 +32,8 @@ pub(crate) struct StepPlan {
 
 /// Plans the next step.
 ///
-/// `others_first`: while the culprit of a failed step is searched, plans the sequences that are not suspects, so that
-/// these make room for a suspect.
+/// `others_first`: while there are suspects of a failed step, plans the sequences that are not suspects, so that these
+/// make room for a suspect.
 pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) -> StepPlan {
     let View { basis, queue, retry, traffic, begins, .. } = *view;
     let settings = &basis.rules.scheduling;

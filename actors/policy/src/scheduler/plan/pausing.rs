@@ -14,9 +14,10 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
-/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. One of them
-/// that was paused for too long stays. Then standard streams with ample slack are left out until premium streams can
-/// afford the step.
+/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. Of the
+/// streams among them that were not denied blocks, the one whose last token is the oldest stays, if that token is older
+/// than [`PAUSED_US_MAX`]. Then standard streams with ample slack are left out until premium streams can afford the
+/// step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,

@@ -1,4 +1,5 @@
-//! Prefill: how many tokens of each prompt a step computes.
+//! Prefill: how many tokens of each prompt a step computes. A prompt is here any candidate that does not decode, so
+//! also a preempted stream whose KV must be computed again or copied in.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack::first_token_due;
@@ -11,12 +12,11 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// Upper bound of the number of prompt tokens that a step may compute however little time the streams leave. At least
-/// one may always be computed, so that prefill never stops.
+/// Most prompt tokens that a step computes, with chunked prefill, although its streams leave no time for prompts. At
+/// least one is computed, so that prefill never stops.
 const MIN_TOKENS: u32 = 16;
-/// Upper bound of the time for the prompt tokens (beyond the first) that a step may compute however little time the
-/// streams leave, as a share of the streams' time in the step. Where prompts are costly, as on a CPU, streams behind
-/// their TPOT targets would otherwise never catch up.
+/// Time for these tokens, as a share of the bare step. Where prompts are costly, as on a CPU, streams behind their TPOT
+/// targets would otherwise never catch up.
 const MIN_SHARE: f64 = 0.15;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
@@ -24,7 +24,8 @@ const MIN_SHARE: f64 = 0.15;
 type PrefillKey = (Tier, bool, bool, u64);
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream; prompts share what is left. With `by_rank` prompts go by rank alone.
+/// prompt never stalls a stream; prompts share what is left. `prompts` says whether any candidate may be a prompt. With
+/// `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,

@@ -1,14 +1,13 @@
-//! Planning again: which sequences the next plan considers after an empty plan, for which the block store had no
-//! blocks.
+//! Planning again: which sequences the next plan considers after an empty plan, which led to no step.
 //!
 //! A plan gives out the tokens of a step before the block store grants blocks, so it must guess which waiting sequences
 //! will get some. Tokens that a denied sequence was given are lost to the step. Three rules correct the guess. After a
 //! denial, a plan asks to open no more waiting sequences than the last plan could open ([`Retry::open_limit`]). After
 //! an empty plan that skipped running sequences, which may hold the very blocks that are short, the next plan considers
 //! fewer sequences: only those that hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan
-//! the tiers' fair queue and pausing do not count: rank alone decides which sequences come first, so that the sequence
-//! that may take blocks of all others does ([`Retry::empty_plans`]). When nothing helps, planning waits for the next
-//! event.
+//! the tiers' fair queue and pausing do not count: rank alone decides which sequences come first, so that the one
+//! sequence that may take blocks of all others comes first ([`Retry::empty_plans`]). When nothing helps, planning waits
+//! for the next event.
 
 /// Most waiting sequences for which one plan requests blocks. Each costs a look-up of its whole prefix in the prefix
 /// cache, and a step rarely has room for more.
@@ -36,7 +35,7 @@ pub(crate) struct Retry {
     pub(crate) scope: RetryScope,
     /// Whether the plan under way left out a running sequence that the step could include.
     pub(crate) skipped_running: bool,
-    /// Number of empty plans (no sequence got blocks, and no step was in flight) in a row since the last event.
+    /// Number of plans in a row, since the last event, that led to no step while none was in flight.
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,
