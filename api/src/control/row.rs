@@ -19,7 +19,8 @@ pub(crate) struct Progress {
     pub(crate) prompt_tokens: u32,
     /// Tokens whose KV is valid on the device.
     pub(crate) computed_tokens: u32,
-    /// Tokens whose KV a preemption saved in the host pool.
+    /// Tokens that had valid KV when the request was preempted, if any of their blocks are saved in the host pool; 0
+    /// otherwise, and once the request runs again.
     pub(crate) saved_tokens: u32,
     pub(crate) output_tokens: u32,
     pub(crate) max_tokens: u32,

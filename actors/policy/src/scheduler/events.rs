@@ -48,8 +48,8 @@ impl State {
         self.end(seq, Some(Err(fault))).map(Effect::Ended)
     }
 
-    /// Ends requests that have waited for their first token longer than their patience; their clients are told a retry
-    /// time.
+    /// Ends requests that have waited for their first token longer than their patience. A client whose request did not
+    /// state its patience is told a retry time.
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
         let expired = |sequence: &&Sequence| {
             let waited_us = now.since_us(sequence.arrival) as f64;
@@ -67,8 +67,8 @@ impl State {
         expired.into_iter().filter_map(end).collect()
     }
 
-    /// Ends, of the sequences of tiers below `tier` that have not started, the one that would be served last, so that a
-    /// request of `tier` can have its permit; returns `None` if there is no such sequence.
+    /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
+    /// rank, so that a request of `tier` can have its permit; returns `None` if there is no such sequence.
     pub(crate) fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
         let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;
@@ -143,8 +143,8 @@ impl State {
         true
     }
 
-    /// Ends a sequence with the outcome `outcome`; `None` stands for a cancelled one. Returns the report of its end;
-    /// `None` if the sequence is unknown.
+    /// Ends a sequence with the outcome `outcome`; `None`: the client has gone. Returns the report of its end; `None`
+    /// if the sequence is unknown.
     pub(crate) fn end(
         &mut self,
         seq: SeqId,

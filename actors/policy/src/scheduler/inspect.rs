@@ -72,7 +72,8 @@ pub struct SequenceView {
     pub prompt_tokens: u32,
     /// Number of tokens whose KV is valid on the device.
     pub computed_tokens: u32,
-    /// Number of tokens whose KV a preemption saved in the host pool and that are not copied back yet.
+    /// Number of tokens that had valid KV when the sequence was preempted, if any of their blocks are saved in the host
+    /// pool; 0 otherwise, and once the sequence runs again.
     pub saved_tokens: u32,
     /// Number of output tokens so far.
     pub output_tokens: u32,

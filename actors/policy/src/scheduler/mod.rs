@@ -16,9 +16,9 @@
 //! | `plan` | the plan of a step, from candidates to wants (requests for blocks) |
 //! | `pipeline` | steps in flight |
 //!
-//! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the
-//! folders put the parts together: `state` owns the parts, `events`, `planning`, `grants` and `completion` hand each
-//! event to the parts that it concerns, and `surface` is the interface for the rest of the engine.
+//! Outside of tests, no file in these folders names `State`; each takes the parts that it needs as arguments. The files
+//! beside the folders put the parts together: `state` owns the parts, `events`, `planning`, `grants` and `completion`
+//! hand each event to the parts that it concerns, and `surface` is the interface for the rest of the engine.
 
 mod basis;
 mod budget;

@@ -59,7 +59,7 @@ pub enum RequestFault {
         patience_ms: u64,
         /// Whether the request stated its patience itself (`max_wait_ms`), instead of having that of its tier.
         stated: bool,
-        /// Retry time: time after which the client shall come back, ms.
+        /// Retry time, ms; the client is not told it if the request stated its patience.
         retry_after_ms: u64,
     },
     /// The sampler could not use the model's output for the request.
@@ -110,7 +110,7 @@ pub struct EndReport {
     pub seq: SeqId,
     /// Tier of the sequence at its end.
     pub tier: Tier,
-    /// How the sequence ended; `None` if it was cancelled.
+    /// How the sequence ended; `None` if its client has gone.
     pub outcome: Option<Result<FinishReason, RequestFault>>,
     /// Token counts and number of preemptions of the sequence.
     pub usage: Usage,

@@ -1,5 +1,5 @@
 //! Rules of the scheduler: the settings of the policy and the sizes of the device. Every decision reads them; only an
-//! operator's change of policy writes them.
+//! operator's change of policy or settings writes them.
 
 use crate::protocol::Release;
 use tiercel_config::{

@@ -101,7 +101,8 @@ impl State {
     }
 
     /// Switches to a named policy, which the next plan follows. The largest numbers of sequences and of tokens in a
-    /// step, the tiers' shares and the prefix cache stay as they are.
+    /// step, the number of steps in flight, the limit on copies in transit, shares, reservations, latency targets and
+    /// the prefix cache stay as they are.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
         self.rules_changed();

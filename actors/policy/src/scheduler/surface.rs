@@ -119,8 +119,8 @@ impl Scheduler {
         self.deliver(ended.into_iter().collect());
     }
 
-    /// Ends, of the sequences of tiers below `tier` that have not started, the one that would be served last, so that a
-    /// request of `tier` can have its permit; returns whether there was such a sequence.
+    /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
+    /// rank, so that a request of `tier` can have its permit; returns whether there was such a sequence.
     pub fn displace(&mut self, tier: Tier, now: Timestamp) -> bool {
         let ended = self.state.displace(tier, now);
         let found = ended.is_some();
@@ -142,7 +142,8 @@ impl Scheduler {
     }
 
     /// Switches to a named policy, which the next plan follows. The largest numbers of sequences and of tokens in a
-    /// step, the tiers' shares and the prefix cache stay as they are.
+    /// step, the number of steps in flight, the limit on copies in transit, shares, reservations, latency targets and
+    /// the prefix cache stay as they are.
     pub fn set_policy(&mut self, policy: Policy) {
         self.plan_due = true;
         self.state.set_policy(policy);

@@ -94,7 +94,8 @@ impl Reservations {
         Slots { most, reserved: self.slots(max_num_seqs), taken: [0; TIERS] }
     }
 
-    /// Returns, for each tier, how many of its reserved blocks its sequences do not use now.
+    /// Returns, for each tier, how many of its reserved blocks its sequences do not use now. Blocks of sequences whose
+    /// table is not known yet (see `Kv::table`) count as unused.
     pub(crate) fn unused(&self, table: &SequenceTable, limits: Limits) -> [u32; TIERS] {
         let mut unused = self.blocks;
         if unused.iter().all(|blocks| *blocks == 0) {

@@ -13,8 +13,8 @@ pub(crate) struct Kv {
     pub(crate) computed: u32,
     /// Tokens of the sequence that steps in flight compute and sample.
     pub(crate) in_flight: InFlightProgress,
-    /// Block table as the block store last sent it; empty while the sequence holds no blocks, and after blocks were
-    /// copied in until the block store's next answer.
+    /// Block table as the block store last sent it; empty while the sequence holds no blocks, and from an opening by
+    /// copies until the block store's first answer after them.
     pub(crate) table: Arc<[BlockId]>,
     /// Number of tokens with valid KV when the sequence was preempted; 0 if it was not preempted since it last got its
     /// blocks.

@@ -174,7 +174,8 @@ impl Sequence {
         self.first_token_at.is_none() && !self.held()
     }
 
-    /// Whether the sequence decodes: after the steps in flight exactly its last token is left to compute.
+    /// Whether the sequence decodes: after the steps in flight exactly its last token is left to compute. Also true of
+    /// a prompt, without a first token, of which one token is left.
     pub(crate) fn decoding(&self) -> bool {
         self.planned_computed() + 1 == self.planned_len()
     }
@@ -191,7 +192,7 @@ impl Sequence {
         if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
     }
 
-    /// Whether the sequence ever had KV blocks, that is, has started.
+    /// Whether the sequence ever reached phase running. One whose first blocks are still being copied in did not.
     pub(crate) fn was_open(&self) -> bool {
         self.kv.cached_tokens.is_some()
     }

@@ -35,8 +35,8 @@ pub struct NewSequence {
     pub may_tighten: Option<bool>,
     /// Patience: longest wait for the first token.
     pub patience: Patience,
-    /// Whether the client comes back at its retry time after an earlier refusal. Among late requests of its tier it
-    /// then goes first.
+    /// Whether the client comes back at its retry time after an earlier refusal. If the request becomes late, it
+    /// starves at once.
     pub returns: bool,
     /// Time at which the request arrived.
     pub arrival: Timestamp,
