@@ -19,7 +19,7 @@ pub(crate) struct PrefillDemand {
     now_us: f64,
     /// Prompts that may be finished in a later step: for each the time until it is due (its TTFT target less the safety
     /// margin and one step), us, and the time that computing its rest takes, us.
-    due: Vec<(f64, f64)>,
+    later: Vec<(f64, f64)>,
 }
 
 impl PrefillDemand {
@@ -45,7 +45,7 @@ impl PrefillDemand {
         // Count the whole step as spent, because a first token comes at the end of a step.
         let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
         if spent_us + step_us < aim_us {
-            self.due.push((aim_us - spent_us, left_us));
+            self.later.push((aim_us - spent_us, left_us));
         } else if spent_us <= target_us || streams_wait {
             self.now_us += left_us;
         } else {
@@ -57,9 +57,9 @@ impl PrefillDemand {
     /// Returns the time that the next step must give to prompts, us, so that every TTFT target is met if later steps
     /// give as much (earliest target first). The step takes at least `step_us`, and `bare_us` without prompts.
     pub(crate) fn in_step_us(mut self, step_us: f64, bare_us: f64) -> f64 {
-        self.due.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        self.later.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum_us, mut share) = (0.0, 0.0_f64);
-        for (within_us, left_us) in self.due {
+        for (within_us, left_us) in self.later {
             sum_us += left_us;
             share = share.max(sum_us / within_us);
         }

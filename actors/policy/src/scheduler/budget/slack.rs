@@ -23,7 +23,7 @@ pub(crate) struct Allowance {
 
 /// Returns when the first token is due by the TTFT target alone: arrival + TTFT target; the end of time without one.
 /// `Service::deadline` then follows from the E2E target.
-pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
+pub(crate) fn ttft_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
 }
@@ -52,7 +52,7 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
 pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     let targets = &sequence.service.targets;
     let due = match sequence.first_token_at {
-        None => targets.ttft_ms.map(|_| first_token_due(sequence))?,
+        None => targets.ttft_ms.map(|_| ttft_due(sequence))?,
         Some(first) => {
             let pace_us = targets.tpot_ms? * 1000.0;
             first + (pace_us * f64::from(sequence.output_len().saturating_sub(1))) as u64

@@ -14,7 +14,7 @@ use crate::Weight;
 use crate::blocks::Salt;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_time::PrefillTime;
-use crate::scheduler::budget::slack::first_token_due;
+use crate::scheduler::budget::slack::ttft_due;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::lateness::starvation::LateRequests;
 use crate::scheduler::queue::Queue;
@@ -228,7 +228,7 @@ impl Deadlines {
     ) -> Option<Timestamp> {
         let targets = sequence.service.targets;
         if targets.ttft_ms.is_some() {
-            return Some(first_token_due(sequence));
+            return Some(ttft_due(sequence));
         }
         let e2e_us = targets.e2e_ms? * 1000.0;
         let target_us = targets.tpot_ms.map(|ms| ms * 1000.0);

@@ -2,7 +2,7 @@
 //! also a preempted stream whose KV must be computed again or copied in.
 
 use crate::scheduler::basis::Basis;
-use crate::scheduler::budget::slack::first_token_due;
+use crate::scheduler::budget::slack::ttft_due;
 use crate::scheduler::budget::step_budget::StepBudget;
 use crate::scheduler::candidate::{Candidate, streams_in};
 use crate::scheduler::queue::arrivals::Traffic;
@@ -14,10 +14,10 @@ use tiercel_device::Tier;
 const TIERS: usize = Tier::ALL.len();
 /// Most prompt tokens that a step computes, with chunked prefill, although its streams leave no time for prompts. At
 /// least one is computed, so that prefill never stops.
-const MIN_TOKENS: u32 = 16;
+const UNAFFORDED_MAX: u32 = 16;
 /// Time for these tokens, as a share of the bare step. Where prompts are costly, as on a CPU, streams behind their TPOT
 /// targets would otherwise never catch up.
-const MIN_SHARE: f64 = 0.15;
+const UNAFFORDED_SHARE: f64 = 0.15;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
 /// and what `scheduler.prefill_order` counts.
@@ -40,7 +40,8 @@ pub(crate) fn give_tokens(
     }
     let bare = streams_in(candidates.iter());
     let bare_us = basis.cost.step_us(&bare);
-    let least = basis.cost.prefill_tokens_in(bare_us * MIN_SHARE, 0).clamp(1, MIN_TOKENS);
+    let least =
+        basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX);
     let room = basis.rules.prefill_room(bare.decode_tokens);
     let mut left = Left {
         us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
@@ -179,7 +180,7 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
         PrefillOrder::Rank => 0,
         _ if fair[key.class.tier().index()] => sequence.service.tenant_tag.start as u64,
         PrefillOrder::Deadline if sequence.service.late => u64::from(sequence.left_to_compute()),
-        PrefillOrder::Deadline => first_token_due(sequence).0,
+        PrefillOrder::Deadline => ttft_due(sequence).0,
         PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
     };
     (key.class.tier(), !sequence.kv.denied, key.late, number)
