@@ -91,7 +91,7 @@ impl State {
                 Hold::Operator => sequence.held_by_operator = held,
                 Hold::Stream => sequence.held_by_stream = held,
             }
-            (sequence.payer(), before, (sequence.in_line(), sequence.held()))
+            (sequence.party(), before, (sequence.in_line(), sequence.held()))
         });
         let Some(((tier, account), (before, was_held), (after, is_held))) = changed else {
             return false;

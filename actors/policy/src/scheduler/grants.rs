@@ -160,7 +160,7 @@ impl State {
         let part = Part { step: batch.id, computed: Some(cover), samples, void: false };
         sequence.kv.in_flight.submit(part);
         let last = !sequence.runnable(self.basis.rules.limits.max_model_len);
-        in_flight.shares.charge(sequence.payer(), us, last);
+        in_flight.shares.charge(sequence.party(), us, last);
         batch.slices.push(slice.slice);
     }
 
@@ -175,11 +175,11 @@ impl State {
             sequence.phase = Phase::Running;
             sequence.kv.opened_number = number;
             let token_tag = sequence.service.token_tag;
-            (sequence.opened(computed, block_size), token_tag, sequence.payer())
+            (sequence.opened(computed, block_size), token_tag, sequence.party())
         });
-        let Some((opened, token_tag, payer)) = opened else { return };
+        let Some((opened, token_tag, party)) = opened else { return };
         self.queue.token_queue.start(token_tag);
-        self.count_opened(opened, payer);
+        self.count_opened(opened, party);
     }
 
     /// Applies one preemption by the block store. Returns the end of the request if the victim is dropped, and nothing

@@ -119,7 +119,7 @@ fn view(
         first_token_step: sequence.first_token_step,
         prompt_tokens: sequence.prompt_len(),
         computed_tokens: kv.computed,
-        saved_tokens: if waits_for_copy { kv.lost } else { 0 },
+        saved_tokens: if waits_for_copy { kv.computed_before } else { 0 },
         output_tokens: sequence.output_len(),
         max_tokens: text.max_tokens,
         blocks: held_blocks(kv, sequence.phase, block_size),

@@ -46,7 +46,7 @@ impl State {
     fn check_ledger(&self) -> Result<(), String> {
         let mut counts = BTreeMap::new();
         for sequence in self.queue.table.iter().filter(|sequence| !sequence.held()) {
-            *counts.entry(sequence.payer()).or_insert(0) += 1;
+            *counts.entry(sequence.party()).or_insert(0) += 1;
         }
         counts.retain(|(tier, _), _| *tier != Tier::System);
         if self.ledger.working() != counts {

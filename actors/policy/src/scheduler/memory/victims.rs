@@ -196,7 +196,7 @@ fn swaps(sequence: &Sequence, basis: &Basis) -> bool {
         PreemptionMode::Swap => true,
         PreemptionMode::Recompute | PreemptionMode::Drop => false,
         PreemptionMode::Auto => {
-            basis.cost.swap_is_cheaper(sequence.kv.computed.max(sequence.kv.lost))
+            basis.cost.swap_is_cheaper(sequence.kv.computed.max(sequence.kv.computed_before))
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Kv {
     pub(crate) table: Arc<[BlockId]>,
     /// Number of tokens with valid KV when the sequence was preempted; 0 if it was not preempted since it last got its
     /// blocks.
-    pub(crate) lost: u32,
+    pub(crate) computed_before: u32,
     /// Whether a preemption saved blocks of the sequence in the host pool, since it last got its blocks.
     pub(crate) saved: bool,
     /// Number of host blocks that are pinned for the preempted sequence until it has its blocks again.
@@ -45,7 +45,7 @@ impl Default for Kv {
             computed: 0,
             in_flight: InFlightProgress::default(),
             table: Arc::from([]),
-            lost: 0,
+            computed_before: 0,
             saved: false,
             on_host: 0,
             retained: 0,
@@ -65,7 +65,7 @@ impl Kv {
         self.saved = saved;
         self.retained = retained;
         self.promised = false;
-        self.lost = self.computed;
+        self.computed_before = self.computed;
         self.computed = 0;
         self.in_flight.lose_blocks();
         self.table = Arc::from([]);

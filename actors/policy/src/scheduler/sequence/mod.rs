@@ -146,7 +146,7 @@ impl Sequence {
     /// Returns the number of tokens that are left to compute after the steps in flight, at least 1. Tokens in blocks
     /// that were saved on the host or retained on the device need not be computed again.
     pub(crate) fn left_to_compute(&self) -> u32 {
-        let saved = if self.kv.saved { self.kv.lost } else { self.kv.retained };
+        let saved = if self.kv.saved { self.kv.computed_before } else { self.kv.retained };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
     }
 
@@ -164,8 +164,8 @@ impl Sequence {
         self.held_by_operator || self.held_by_stream
     }
 
-    /// Returns the tier and the account that the sequence counts in.
-    pub(crate) fn payer(&self) -> (Tier, AccountId) {
+    /// Returns the party that the sequence counts in: its tier, and its account.
+    pub(crate) fn party(&self) -> (Tier, AccountId) {
         (self.tier, self.service.account)
     }
 
@@ -234,9 +234,9 @@ impl Sequence {
         self.kv.saved = false;
         self.kv.on_host = 0;
         self.kv.retained = 0;
-        let lost = std::mem::take(&mut self.kv.lost);
+        let before = std::mem::take(&mut self.kv.computed_before);
         if self.was_open() {
-            return Opened::Again { recompute: lost.saturating_sub(computed) };
+            return Opened::Again { recompute: before.saturating_sub(computed) };
         }
         self.kv.cached_tokens = Some(computed);
         Opened::First { prompt: self.prompt_len(), hit: computed }
