@@ -36,11 +36,12 @@ const ALONE_US: u64 = 10_000_000;
 /// tenant's queue drains. In an overloaded tier the wait in the queue grows faster than the requests' age; if they
 /// starved after a fixed wait, the order of arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
-/// Longest time, us, in which the queue of a tenant may drain for its late requests to starve, if no higher tier has
-/// requests. Also the wait after which a late request starves beside a higher tier: half of the default patience.
+/// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests, us.
+const DRAIN_US_MAX: f64 = 300e6;
+/// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
 /// Background requests do not starve while higher tiers have requests, which leave so little time that all of
 /// background would be late.
-const ANY_US: u64 = 300_000_000;
+const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts of
 /// them in proportion to their weights, and at least one each.
 const STARVING_MAX: usize = 32;
@@ -220,9 +221,9 @@ fn remove<T: Ord>(groups: &mut BTreeMap<Owner, Group<T>>, owner: Owner, entry: T
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic, balanced: bool) -> Option<u64> {
     if !traffic.higher_present(tier) {
         let wait_us = ALONE_US.max((ALONE_SHARE * drain_us) as u64);
-        return (drain_us <= ANY_US as f64).then_some(wait_us);
+        return (drain_us <= DRAIN_US_MAX).then_some(wait_us);
     }
-    (tier < Tier::Background && balanced).then_some(ANY_US)
+    (tier < Tier::Background && balanced).then_some(BESIDE_HIGHER_US)
 }
 
 #[cfg(test)]
