@@ -132,7 +132,7 @@ impl SchedulerActor {
     fn submit(&mut self, batch: StepBatch, now: Timestamp) {
         let planning_us = now.since_us(self.planning_since);
         telemetry::planned(&batch, planning_us);
-        self.core.planned_in(planning_us + self.clock.lateness_us());
+        self.core.observe_planning(planning_us + self.clock.lateness_us());
         self.trace.submitted(&batch, now);
         self.timelines.submitted(&batch, now);
         if let Some(steps) = &mut self.steps {

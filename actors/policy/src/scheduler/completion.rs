@@ -17,8 +17,8 @@ use tiercel_device::{
 impl State {
     /// Records that planning a step took `us` microseconds, from when the plan was due until the step was submitted to
     /// the device.
-    pub(crate) fn planned_in(&mut self, us: u64) {
-        self.pipeline.planned_in(us);
+    pub(crate) fn observe_planning(&mut self, us: u64) {
+        self.pipeline.observe_planning(us);
     }
 
     /// Corrects the cost model by a copy of `blocks` blocks that took `duration_us`, and counts the blocks.
@@ -48,9 +48,9 @@ impl State {
         now: Timestamp,
     ) -> Vec<Effect> {
         self.counters.steps += 1;
-        self.counters.slices += ended.slices.len() as u64;
+        self.counters.slices += ended.members.len() as u64;
         self.learn_from_step(ended, &output, now);
-        for seq in &ended.slices {
+        for seq in &ended.members {
             self.advance(*seq, ended.step);
         }
         let mut effects = Vec::with_capacity(output.sampled.len());
@@ -58,7 +58,7 @@ impl State {
             self.accept(seq, ended.step, result, now, &mut effects);
         }
         let block_size = self.basis.rules.limits.block_size;
-        for seq in &ended.slices {
+        for seq in &ended.members {
             self.queue.table.update(*seq, |sequence| sequence.kv.in_flight.ended(ended.step));
             if let Some(sequence) = self.queue.table.active_mut(*seq) {
                 self.outbox.progress.push(sequence.progress(block_size));
@@ -75,10 +75,10 @@ impl State {
             let sequence = self.queue.table.get(*seq);
             sequence.is_some_and(|sequence| sequence.kv.in_flight.is_void(ended.step))
         };
-        if !ended.slices.iter().any(has_void_part) {
+        if !ended.members.iter().any(has_void_part) {
             self.basis.cost.observe_step(&ended.work, device_us);
         }
-        self.pipeline.starts_in(output.timing.host_us);
+        self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
         if let Some(target_ms) = self.basis.targets.of(Tier::Premium).tpot_ms {
@@ -173,7 +173,7 @@ impl State {
     fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
         self.counters.failed_steps += 1;
         self.pipeline.invalidate();
-        for seq in &ended.slices {
+        for seq in &ended.members {
             self.queue.table.update(*seq, Sequence::invalidate_in_flight);
         }
         // A step that was in flight behind a failed step may have failed because of it, so its sequences do not become
@@ -181,13 +181,13 @@ impl State {
         if ended.invalidated {
             return Vec::new();
         }
-        if let [alone] = ended.slices[..]
+        if let [alone] = ended.members[..]
             && self.suspects.remove(alone)
         {
             return self.fail(alone, RequestFault::Step(why.to_owned())).into_iter().collect();
         }
         let table = &self.queue.table;
-        let live = ended.slices.iter().copied().filter(|seq| table.contains(*seq));
+        let live = ended.members.iter().copied().filter(|seq| table.contains(*seq));
         self.suspects.extend(live);
         Vec::new()
     }

@@ -23,7 +23,7 @@ impl State {
     /// Applies the block store's answer to a step request. Returns the batch to submit (`None` if no sequence may run,
     /// or if a failed step has made the plan void), and reports of victims whose requests the preemption ended.
     pub(crate) fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
-        let Some(reserved) = self.pipeline.reserved(grant.step) else {
+        let Some(planned) = self.pipeline.reserved(grant.step) else {
             return (None, Vec::new());
         };
         let mut effects = Vec::new();
@@ -39,26 +39,26 @@ impl State {
         };
         let mut in_flight = InFlight {
             step: grant.step,
-            slices: Vec::with_capacity(most),
+            members: Vec::with_capacity(most),
             work: StepWork::default(),
             time_us: [0.0; Tier::ALL.len()],
             shares: StepShares::default(),
-            begins: reserved.begins,
+            begins: planned.begins,
             expected_us: 0.0,
-            invalidated: reserved.invalidated,
+            invalidated: planned.invalidated,
         };
         self.memory.shortage = false;
         self.memory.free_blocks = grant.free_blocks;
         self.apply_grants(grant.grants, &mut batch, &mut in_flight);
-        if reserved.invalidated {
+        if planned.invalidated {
             self.retry.again = true;
             return (None, effects);
         }
         // Do not count an empty plan while a step is in flight: sequences of that step may hold the missing blocks, and
         // give them back soon.
-        if self.pipeline.is_dry() || !batch.slices.is_empty() {
-            let reserved = self.memory.reservations.any_blocks();
-            self.retry.planned(batch.slices.is_empty(), reserved);
+        if self.pipeline.none_in_flight() || !batch.slices.is_empty() {
+            let any_reserved = self.memory.reservations.any_blocks();
+            self.retry.planned(batch.slices.is_empty(), any_reserved);
         }
         if batch.slices.is_empty() {
             return (None, effects);
@@ -145,7 +145,7 @@ impl State {
             sequence.on_device = true;
         }
         let tokens = slice.slice.input.len() as u32;
-        in_flight.slices.push(ticket.seq);
+        in_flight.members.push(ticket.seq);
         if slice.decode {
             in_flight.work.add_decode(len);
         } else {

@@ -56,10 +56,10 @@ impl State {
     }
 
     fn check_step(&self, step: &InFlight) -> Result<(), String> {
-        if step.slices.is_empty() {
+        if step.members.is_empty() {
             return Err("an empty step is in flight".into());
         }
-        for seq in &step.slices {
+        for seq in &step.members {
             // A sequence of a step in flight may be preempted meanwhile, but it must not be copied in again before that
             // step has ended.
             if self.phase(*seq) == Some(Phase::Opening) {
@@ -85,13 +85,13 @@ mod tests {
     use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 
     /// Returns a state with the running sequence 1, and with a step of this sequence that has the work `work`.
-    fn with_step(slices: Vec<SeqId>, work: StepWork) -> State {
+    fn with_step(members: Vec<SeqId>, work: StepWork) -> State {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 8));
         s.open(SeqId(1), 0);
         s.pipeline.submit(InFlight {
             step: StepId(1),
-            slices,
+            members,
             work,
             time_us: [0.0; Tier::ALL.len()],
             shares: StepShares::default(),

@@ -67,7 +67,7 @@ impl State {
     /// first.
     pub(crate) fn next_plan(&self) -> Option<Timestamp> {
         // A suspect of a failed step runs alone, with no other step in flight.
-        let alone = !self.suspects.is_empty() && !self.pipeline.is_dry();
+        let alone = !self.suspects.is_empty() && !self.pipeline.none_in_flight();
         self.pipeline.next_plan().filter(|_| !alone)
     }
 

@@ -208,8 +208,8 @@ impl Scheduler {
 
     /// Records that planning a step took `us` microseconds, from when the plan was due until the step was submitted to
     /// the device.
-    pub fn planned_in(&mut self, us: u64) {
-        self.state.planned_in(us);
+    pub fn observe_planning(&mut self, us: u64) {
+        self.state.observe_planning(us);
     }
 
     fn deliver(&mut self, effects: Vec<Effect>) {

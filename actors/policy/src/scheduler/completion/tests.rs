@@ -46,7 +46,7 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     s.reserve = SlackReserve::new(0.999);
     let ended = InFlight {
         step: StepId(1),
-        slices: Vec::new(),
+        members: Vec::new(),
         work: StepWork::default(),
         time_us: [500.0, 1500.0, 9000.0, 9000.0],
         shares: StepShares::default(),

@@ -116,7 +116,7 @@ fn victims_that_the_policy_drops_are_counted() {
 fn a_plan_without_blocks_counts_as_empty_only_if_no_step_is_in_flight() {
     for (in_flight, empty_plans) in [(false, 1), (true, 0)] {
         let mut s = scheduler_of_depth(2, |_| ());
-        s.planned_in(10_000);
+        s.observe_planning(10_000);
         if in_flight {
             s.enqueue(sequence(1, Tier::Standard, 4));
             let request = s.plan(NOW).expect("a step");

@@ -4,7 +4,7 @@
 //! first ends. The second step is planned a short time, the lead, before the first ends, and not as early as possible,
 //! because a request that comes after that plan waits for the end of the second step. The lead is learned: it grows
 //! with each step that was planned too late and shrinks with each that was not, by amounts that leave one step in
-//! [`IN_TIME`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at most
+//! [`STEPS_PER_LATE_PLAN`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at most
 //! [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are not as
 //! long as predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
 
@@ -18,7 +18,7 @@ use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 /// Upper bound of the number of steps in flight, whatever a device allows.
 pub(crate) const MAX_DEPTH: usize = 2;
 /// One step in this many may be planned too late, so that the device idles before it.
-const IN_TIME: f64 = 20.0;
+const STEPS_PER_LATE_PLAN: f64 = 20.0;
 /// Increase of the planning lead after a step that was planned too late, as a share of the step's duration.
 const LEARNING: f64 = 0.02;
 /// Longest planning lead (time before the end of a step at which the next is planned), in multiples of the host's time
@@ -66,7 +66,7 @@ pub(crate) struct Reserving {
 pub(crate) struct InFlight {
     pub(crate) step: StepId,
     /// Sequences that the step computes.
-    pub(crate) slices: Vec<SeqId>,
+    pub(crate) members: Vec<SeqId>,
     pub(crate) work: StepWork,
     /// Predicted time that the sequences of each tier add to the step, us.
     pub(crate) time_us: [f64; Tier::ALL.len()],
@@ -115,7 +115,7 @@ impl Pipeline {
     }
 
     /// Whether no step is in flight at the device.
-    pub(crate) fn is_dry(&self) -> bool {
+    pub(crate) fn none_in_flight(&self) -> bool {
         self.in_flight.is_empty()
     }
 
@@ -194,12 +194,12 @@ impl Pipeline {
 
     /// Updates the mean planning time: the host took `us` microseconds from when the plan of a step was due until the
     /// step was submitted.
-    pub(crate) fn planned_in(&mut self, us: u64) {
+    pub(crate) fn observe_planning(&mut self, us: u64) {
         self.planning_us.observe(us as f64);
     }
 
     /// Updates the mean starting time: the host took `us` microseconds to start a step on the device.
-    pub(crate) fn starts_in(&mut self, us: u64) {
+    pub(crate) fn observe_starting(&mut self, us: u64) {
         self.starting_us.observe(us as f64);
     }
 
@@ -212,7 +212,8 @@ impl Pipeline {
     /// too late), a little shorter otherwise.
     pub(crate) fn learn_lead(&mut self, ended: &InFlight) {
         let step_us = ended.expected_us * LEARNING;
-        let change = if self.in_flight.is_empty() { step_us } else { -step_us / IN_TIME };
+        let change =
+            if self.in_flight.is_empty() { step_us } else { -step_us / STEPS_PER_LATE_PLAN };
         self.lead_us = (self.lead_of(ended.expected_us) + change).max(0.0);
     }
 
@@ -237,7 +238,7 @@ mod tests {
     fn step(number: u64) -> InFlight {
         InFlight {
             step: StepId(number),
-            slices: Vec::new(),
+            members: Vec::new(),
             work: StepWork::default(),
             time_us: [0.0; Tier::ALL.len()],
             shares: StepShares::default(),
@@ -263,8 +264,8 @@ mod tests {
     fn a_step_is_planned_twice_the_hosts_time_before_the_one_in_flight_ends() {
         let mut pipeline = Pipeline::new(2);
         // Both means start at 0 us, and one observation counts a tenth: planning takes 10 us, and starting 5 us.
-        pipeline.planned_in(100);
-        pipeline.starts_in(50);
+        pipeline.observe_planning(100);
+        pipeline.observe_starting(50);
         pipeline.submit(step(1));
         assert_eq!(pipeline.next_plan(), Some(Timestamp(1000 + 150 - 2 * 15)));
     }

@@ -17,7 +17,7 @@ fn over(state: State) -> Scheduler {
 fn two_deep() -> Scheduler {
     let mut s = over(scheduler_of_depth(2, |_| ()));
     // The mean planning time starts at 0 us, and one observation counts a tenth.
-    s.planned_in(100);
+    s.observe_planning(100);
     s
 }
 

@@ -153,7 +153,7 @@ fn running() -> (State, Option<StepBatch>) {
 fn two_deep() -> State {
     let mut s = scheduler_of_depth(2, |e| e.preemption.mirror_percent = MIRROR_PERCENT);
     s.enqueue(sequence(1, Tier::Background, 8));
-    s.planned_in(10_000);
+    s.observe_planning(10_000);
     s
 }
 

@@ -18,7 +18,7 @@ const HOST_US: u64 = 10_000;
 /// Creates a scheduler with two steps in flight, whose host is so slow that two steps in flight are worth while.
 fn two_deep() -> State {
     let mut s = scheduler_of_depth(2, |_| ());
-    s.planned_in(HOST_US);
+    s.observe_planning(HOST_US);
     s
 }
 
@@ -117,7 +117,7 @@ fn steps_follow_at_once_only_where_the_host_takes_time() {
     let first = submit(&mut s);
     assert_eq!(s.next_plan(), None);
     assert!(s.plan(LATE).is_none());
-    s.planned_in(HOST_US);
+    s.observe_planning(HOST_US);
     assert!(s.plan(LATE).is_some());
     assert_eq!(first.slices.len(), 1);
 }
@@ -125,7 +125,7 @@ fn steps_follow_at_once_only_where_the_host_takes_time() {
 #[test]
 fn the_lead_becomes_such_that_few_steps_are_late() {
     let mut pipeline = crate::scheduler::pipeline::Pipeline::new(2);
-    (0..100).for_each(|_| pipeline.planned_in(HOST_US));
+    (0..100).for_each(|_| pipeline.observe_planning(HOST_US));
     let (step_us, mut late, mut now) = (200_000.0, 0, Timestamp(0));
     let mut begins = Timestamp(0);
     for number in 0..20_000_u64 {
@@ -133,7 +133,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
         pipeline.reserved(step).expect("it was asked for");
         let in_flight = |begins| crate::scheduler::pipeline::InFlight {
             step,
-            slices: vec![SeqId(1)],
+            members: vec![SeqId(1)],
             work: StepWork::default(),
             time_us: [0.0; 4],
             shares: StepShares::default(),
