@@ -4,9 +4,9 @@
 //! first ends. The second step is planned a short time, the lead, before the first ends, and not as early as possible,
 //! because a request that comes after that plan waits for the end of the second step. The lead is learned: it grows
 //! with each step that was planned too late and shrinks with each that was not, by amounts that leave one step in
-//! [`STEPS_PER_LATE_PLAN`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at most
-//! [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are not as
-//! long as predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
+//! [`STEPS_PER_LATE_PLAN`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at
+//! most [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are not
+//! as long as predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
 
 pub(crate) mod progress;
 
