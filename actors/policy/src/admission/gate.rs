@@ -369,7 +369,7 @@ impl Gate {
             return Err(Refusal::ShuttingDown);
         }
         let prompt = request.prompt;
-        let kept = self.reservations.never_of(request.tier);
+        let kept = self.reservations.reserved_for_others(request.tier);
         fits(prompt, request.max_tokens, &self.info, kept).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
         self.within_patience(request)?;

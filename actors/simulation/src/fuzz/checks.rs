@@ -135,7 +135,7 @@ fn fits(scenario: &Scenario, client: &Client, kept: &ReservationSettings) -> boo
     let prompt = client.request.prompt.len() as u32;
     let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
     let kept = Reservations::new(kept, profile.device_blocks);
-    let blocks = profile.device_blocks - kept.never_of(client.request.tier);
+    let blocks = profile.device_blocks - kept.reserved_for_others(client.request.tier);
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn capacity(
     }
     // Assume that the prefix cache holds the same share of the waiting prompts as of recent ones (`hit_share`).
     let token_us = basis.cost.prefill_us(1, 0) * (1.0 - hit_share);
-    for (us, tokens) in backlog_us.iter_mut().zip(queue.table.unstarted_tokens()) {
+    for (us, tokens) in backlog_us.iter_mut().zip(queue.table.backlog_tokens()) {
         *us += token_us * tokens as f64;
     }
     let rules = &basis.rules;

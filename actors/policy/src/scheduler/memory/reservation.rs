@@ -43,7 +43,7 @@ impl Reservations {
 
     /// Returns the number of KV blocks that a tier cannot count on, because they are reserved for other tiers (it may
     /// at most borrow them); 0 for the system tier.
-    pub fn never_of(&self, tier: Tier) -> u32 {
+    pub fn reserved_for_others(&self, tier: Tier) -> u32 {
         if tier == Tier::System {
             return 0;
         }
@@ -132,8 +132,8 @@ impl Reservations {
         // Ignore reservations for a sequence that is too large to fit beside them (an operator may have moved it to
         // this tier), so that it does not wait for ever.
         let most = sequence.longest().min(limits.max_model_len);
-        let fits = most.div_ceil(limits.block_size) + self.never_of(sequence.tier);
-        if sequence.tier == Tier::System || fits > limits.device_blocks {
+        let needed = most.div_ceil(limits.block_size) + self.reserved_for_others(sequence.tier);
+        if sequence.tier == Tier::System || needed > limits.device_blocks {
             return 0;
         }
         unused.iter().sum::<u32>() - unused[sequence.tier.index()]
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_tier_cannot_count_on_the_blocks_of_the_others() {
         // 12 blocks are reserved for premium and 8 for standard.
-        let never = Tier::ALL.map(|tier| blocks(Reservation::Hard).never_of(tier));
+        let never = Tier::ALL.map(|tier| blocks(Reservation::Hard).reserved_for_others(tier));
         assert_eq!(never, [0, 8, 12, 20]);
     }
 

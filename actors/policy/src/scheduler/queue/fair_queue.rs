@@ -33,13 +33,13 @@ pub(crate) struct FairTag {
 pub(crate) struct FairQueue {
     /// Virtual time of the fair queue: the greatest start tag of all requests that have started.
     now: f64,
-    /// Account of each tenant whose service is remembered.
-    accounts: BTreeMap<Salt, Account>,
+    /// Tags of each tenant whose service is remembered.
+    tags: BTreeMap<Salt, Tags>,
 }
 
-/// A tenant's account in a fair queue.
+/// A tenant's tags in a fair queue.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct Tags {
     /// Start tag of the tenant's last request: the virtual time, in start-time fair queueing, at which its
     /// service begins.
     start: f64,
@@ -53,7 +53,7 @@ struct Account {
     waiting: u32,
 }
 
-impl Account {
+impl Tags {
     fn correct(&mut self, by: f64) {
         let finish = self.finish + by - self.credit;
         let least = if self.waiting > 0 { self.start } else { f64::NEG_INFINITY };
@@ -66,28 +66,28 @@ impl Account {
 impl FairQueue {
     /// Adds a request of a tenant of the weight `weight` with the predicted service `service`, and returns its start tag.
     pub(crate) fn arrive(&mut self, (tenant, weight): (Salt, Weight), service: f64) -> f64 {
-        if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
+        if self.tags.len() >= MAX_TENANTS && !self.tags.contains_key(&tenant) {
             self.forget_least();
         }
-        let fresh = Account { start: self.now, finish: self.now, credit: 0.0, waiting: 0 };
-        let account = self.accounts.entry(tenant).or_insert(fresh);
-        account.start = account.finish.max(self.now);
-        account.waiting += 1;
-        account.finish = account.start + weight.virtual_time(service);
-        account.start
+        let fresh = Tags { start: self.now, finish: self.now, credit: 0.0, waiting: 0 };
+        let tags = self.tags.entry(tenant).or_insert(fresh);
+        tags.start = tags.finish.max(self.now);
+        tags.waiting += 1;
+        tags.finish = tags.start + weight.virtual_time(service);
+        tags.start
     }
 
     /// Whether requests of another tenant than `tenant` wait.
     pub(crate) fn others_wait(&self, tenant: Salt) -> bool {
-        self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
+        self.tags.iter().any(|(other, tags)| *other != tenant && tags.waiting > 0)
     }
 
     /// Records that a waiting request of a tenant got its first token, ended without one, or moved to another fair
     /// queue.
     pub(crate) fn left(&mut self, tenant: Salt) {
-        if let Some(account) = self.accounts.get_mut(&tenant) {
-            account.waiting = account.waiting.saturating_sub(1);
-            account.correct(0.0);
+        if let Some(tags) = self.tags.get_mut(&tenant) {
+            tags.waiting = tags.waiting.saturating_sub(1);
+            tags.correct(0.0);
         }
     }
 
@@ -99,18 +99,18 @@ impl FairQueue {
     /// Corrects the charge of a tenant by `service`, actual less predicted service of a request that arrived with the
     /// weight `weight`. The tenant's waiting requests keep their order.
     pub(crate) fn correct(&mut self, (tenant, weight): (Salt, Weight), service: f64) {
-        if let Some(account) = self.accounts.get_mut(&tenant) {
-            account.correct(weight.virtual_time(service));
+        if let Some(tags) = self.tags.get_mut(&tenant) {
+            tags.correct(weight.virtual_time(service));
         }
     }
 
-    /// Removes the account with the least service (earliest finish tag); accounts without waiting requests go first.
+    /// Forgets the tenant with the earliest finish tag; tenants without waiting requests go first.
     fn forget_least(&mut self) {
-        let least = self.accounts.iter().min_by(|(_, a), (_, b)| {
+        let least = self.tags.iter().min_by(|(_, a), (_, b)| {
             (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))
         });
         if let Some(tenant) = least.map(|(tenant, _)| *tenant) {
-            self.accounts.remove(&tenant);
+            self.tags.remove(&tenant);
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
             salt[..4].copy_from_slice(&tenant.to_le_bytes());
             queue.arrive(of(Salt(salt)), 1.0);
         }
-        assert_eq!(queue.accounts.len(), MAX_TENANTS);
+        assert_eq!(queue.tags.len(), MAX_TENANTS);
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
         }
         queue.left(salt(idle));
         queue.arrive(of(salt(MAX_TENANTS)), 1.0);
-        assert!(!queue.accounts.contains_key(&salt(idle)), "although it had most service");
-        assert_eq!(queue.accounts.len(), MAX_TENANTS);
+        assert!(!queue.tags.contains_key(&salt(idle)), "although it had most service");
+        assert_eq!(queue.tags.len(), MAX_TENANTS);
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Queue {
 
     /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
-        self.arrivals.traffic(self.table.unstarted_tokens(), now)
+        self.arrivals.traffic(self.table.backlog_tokens(), now)
     }
 
     /// Tells the tiers' fair queue which tiers have best-effort requests waiting.

@@ -54,7 +54,7 @@ impl Queue {
 
     fn key(&self, sequence: &Sequence, rules: &Rules) -> PriorityKey {
         let (order, tiered) = (rules.scheduling.order, rules.by_tier());
-        let key = match order {
+        let number = match order {
             Order::Tier if rules.scheduling.fair_tenants => sequence.service.tenant_tag.start,
             Order::Arrival | Order::Tier => 0.0,
             Order::Shortest => sequence.service.predicted_tokens,
@@ -74,7 +74,7 @@ impl Queue {
             class,
             priority: if tiered { sequence.service.priority } else { 0 },
             late: sequence.service.late,
-            key: if shortest { u64::from(sequence.prompt_len()) } else { key as u64 },
+            number: if shortest { u64::from(sequence.prompt_len()) } else { number as u64 },
             promoted: often && rules.preemption.at_limit == AtLimit::Promote,
         }
     }
@@ -109,7 +109,7 @@ impl Queue {
             sequence.service.key.class = class;
             self.tenants.enter(&mut sequence, class.tier(), &basis.cost);
             if basis.rules.scheduling.fair_tenants {
-                sequence.service.key.key = sequence.service.tenant_tag.start as u64;
+                sequence.service.key.number = sequence.service.tenant_tag.start as u64;
             }
             let gained = sequence.tier_before_ageing().index() - class.tier().index();
             sequence.service.ages_at = ages_at(&sequence, gained as u64 + 1, &basis.rules);

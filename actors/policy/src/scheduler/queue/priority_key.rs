@@ -24,10 +24,10 @@ pub(crate) struct PriorityKey {
     pub(crate) class: ServiceClass,
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
-    /// Sort key within an effective tier, as the setting `scheduler.order` says: predicted output in tokens, a start
-    /// tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length in tokens, unless
-    /// other tenants wait too.
-    pub(crate) key: u64,
+    /// Number that orders the sequences of an effective tier, as the setting `scheduler.order` says: predicted output
+    /// in tokens, a start tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length in
+    /// tokens, unless other tenants wait too.
+    pub(crate) number: u64,
     /// Whether the sequence's first token is expected late: requests in time go first. A stream keeps the value that it
     /// had at its first token, until an operator changes its tier or the rules.
     pub(crate) late: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Rank {
     /// Section within the service class: promoted, preempted before others, usual, or preempted after others.
     section: u8,
     priority: i32,
-    key: u64,
+    number: u64,
     arrival: Timestamp,
     seq: SeqId,
 }
@@ -58,7 +58,7 @@ impl PriorityKey {
     pub(crate) const UNPLACED: PriorityKey = PriorityKey {
         class: ServiceClass::UNTIERED,
         priority: 0,
-        key: 0,
+        number: 0,
         late: false,
         promoted: false,
     };
@@ -83,7 +83,7 @@ impl Rank {
             late: key.late,
             section,
             priority: key.priority,
-            key: key.key,
+            number: key.number,
             arrival,
             seq,
         }
@@ -109,7 +109,7 @@ impl Rank {
             late: false,
             section: PROMOTED,
             priority: i32::MIN,
-            key: 0,
+            number: 0,
             arrival: Timestamp(0),
             seq: SeqId(0),
         }

@@ -96,8 +96,8 @@ impl SequenceTable {
 
     /// Returns the backlog of each tier: tokens left to compute of all waiting sequences that have no first token and
     /// are not on hold, by effective tier before ageing.
-    pub(crate) fn unstarted_tokens(&self) -> [u64; Tier::ALL.len()] {
-        self.waiting.unstarted_tokens()
+    pub(crate) fn backlog_tokens(&self) -> [u64; Tier::ALL.len()] {
+        self.waiting.backlog_tokens()
     }
 
     /// Returns the number of waiting sequences, and by tier how many of them never had KV blocks.

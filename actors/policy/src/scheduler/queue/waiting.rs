@@ -31,9 +31,9 @@ struct Index {
     patience_ends: BTreeSet<(Timestamp, SeqId)>,
     /// Number of waiting sequences that never had KV blocks, by tier.
     never_open: [u32; TIERS],
-    /// Tokens left to compute of the waiting sequences that have no first token and are not on hold, by effective tier
-    /// before ageing.
-    unstarted_tokens: [u64; TIERS],
+    /// Backlog: tokens left to compute of the waiting sequences that have no first token and are not on hold, by
+    /// effective tier before ageing.
+    backlog_tokens: [u64; TIERS],
 }
 
 impl Index {
@@ -47,7 +47,7 @@ impl Index {
         self.ages.extend(sequence.service.ages_at.map(|at| (at, sequence.id)));
         self.patience_ends.extend(patience_end(sequence).map(|at| (at, sequence.id)));
         self.never_open[sequence.tier.index()] += u32::from(!sequence.was_open());
-        self.unstarted_tokens[sequence.tier_before_ageing().index()] += unstarted(sequence);
+        self.backlog_tokens[sequence.tier_before_ageing().index()] += backlog(sequence);
     }
 
     fn remove(&mut self, sequence: &Sequence, rank: Rank) {
@@ -60,7 +60,7 @@ impl Index {
             self.patience_ends.remove(&(at, sequence.id));
         }
         self.never_open[sequence.tier.index()] -= u32::from(!sequence.was_open());
-        self.unstarted_tokens[sequence.tier_before_ageing().index()] -= unstarted(sequence);
+        self.backlog_tokens[sequence.tier_before_ageing().index()] -= backlog(sequence);
     }
 }
 
@@ -147,8 +147,8 @@ impl Waiting {
 
     /// Returns the tokens left to compute of the waiting sequences that have no first token and are not on hold, by
     /// effective tier before ageing.
-    pub(crate) fn unstarted_tokens(&self) -> [u64; TIERS] {
-        self.index.unstarted_tokens
+    pub(crate) fn backlog_tokens(&self) -> [u64; TIERS] {
+        self.index.backlog_tokens
     }
 
     /// Whether the index agrees with the waiting sequences.
@@ -167,7 +167,7 @@ fn patience_end(sequence: &Sequence) -> Option<Timestamp> {
 
 /// Returns the number of tokens left to compute of a sequence without a first token; 0 for a sequence on hold or with a
 /// first token.
-fn unstarted(sequence: &Sequence) -> u64 {
+fn backlog(sequence: &Sequence) -> u64 {
     let waits = sequence.output_len() == 0 && !sequence.held();
     if waits { u64::from(sequence.left_to_compute()) } else { 0 }
 }

@@ -147,7 +147,7 @@ fn changed_reservations_and_assurance_hold_from_the_next_plan() {
     let saving = s.reserve.saving_max();
     s.adjust(&settings);
     let blocks = s.basis.rules.limits.device_blocks;
-    assert_eq!(s.memory.reservations.never_of(Tier::Standard), blocks / 2);
+    assert_eq!(s.memory.reservations.reserved_for_others(Tier::Standard), blocks / 2);
     assert!(!s.memory.reservations.lends());
     assert!(s.reserve.saving_max() < saving);
 }

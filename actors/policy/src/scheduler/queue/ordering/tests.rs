@@ -31,7 +31,7 @@ fn late_requests_go_by_the_length_of_their_prompts_unless_tenants_share_the_time
             s.enqueue(NewSequence { salt, ..sequence(id, Tier::Standard, 20) });
         }
         s.queue.set_late(SeqId(2), true, &s.basis);
-        of(&s, 2).service.key.key
+        of(&s, 2).service.key.number
     };
     // The request before it takes 200 us for its prompt and 2 us for its output, so the start tag is 202.
     assert_eq!(key(true, 2), 202);
