@@ -150,12 +150,12 @@ fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
         s.cancel(SeqId(1));
         let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
         s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
-        // A step without urgent work takes at most 600 us (20 % of the TTFT target of 3 ms): 50 prompt tokens. A
-        // premium prompt that is due in 1 ms gets all the time that it needs.
+        // While no first token would miss its TTFT target, a step takes at most 600 us (20 % of the TTFT target of 3
+        // ms): 50 prompt tokens. A premium prompt that is due in 1 ms gets all the time that it needs.
         assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
     }
     // If premium requests never come, one step computes the background prompt. If they come, and the TTFT target is too
-    // short for the device, a step without urgent work is as long as two empty steps: 10 tokens.
+    // short for the device, each step is as long as two empty steps: 10 tokens.
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = Some(0.1);
     s.basis.rules.scheduling.background_prefill_percent = 100;
