@@ -2,12 +2,13 @@
 //! its turn and for its grammar is bounded.
 //!
 //! A small source is compiled quickly. A source that is large, or that exceeds the limits of a quick compilation, gets a
-//! full compilation, whose processor time is charged to the tenant (`turns.rs`). So hostile sources of one tenant use
-//! little of the processors that the engine works on, and do not hold up the small grammars of the same tenant.
+//! full compilation. The processor time of both is charged to the tenant, with separate budgets (`turns.rs`). So hostile
+//! sources of one tenant use little of the processors that the engine works on, and large sources do not hold up the small
+//! ones of the same tenant.
 
 mod turns;
 
-use crate::boot::compiling::turns::{NoTurn, Turn, Turns};
+use crate::boot::compiling::turns::{Lane, NoTurn, Turn, Turns};
 use crate::http::ApiError;
 use crate::openai::Rule;
 use crate::text::Text;
@@ -19,8 +20,8 @@ use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::oneshot;
 
-/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, keeps
-/// its turn, and puts the grammar into the cache, where a retry finds it.
+/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and puts
+/// the grammar into the cache, where a retry finds it.
 const COMPILE_US: u64 = 10_000_000;
 /// Retry time in the answer to a client whose request got no turn, ms.
 const RETRY_MS: u64 = 1_000;
@@ -34,6 +35,9 @@ pub(crate) struct Compiling {
     /// Compiler of grammars for the model's vocabulary. The first request with a grammar makes the compiler.
     grammars: Arc<OnceLock<Result<Grammars, GrammarError>>>,
 }
+
+/// Function that compiles a source; `None` if the source needs a full compilation.
+type Compile = fn(&Grammars, &Source) -> Option<Result<Compiled, GrammarError>>;
 
 /// Reason why a grammar has not been compiled.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +67,7 @@ pub(crate) fn describe_compilations() {
 impl Compiling {
     /// Makes the compiler of grammars for a model with `vocab_size` tokens.
     pub(crate) fn new(clock: Clock, text: Arc<Text>, vocab_size: u32) -> Compiling {
-        let turns = Turns::new(clock.clone());
+        let turns = Turns::new(&clock);
         Compiling { clock, text, vocab_size, turns, grammars: Arc::default() }
     }
 
@@ -93,68 +97,89 @@ impl Compiling {
 
     async fn run(&self, source: Source, tenant: Salt) -> Result<Compiled, NotCompiled> {
         source.check_size().map_err(NotCompiled::Refused)?;
-        if let Some(Ok(grammars)) = self.grammars.get()
-            && let Some(known) = grammars.known(&source)
-        {
-            return known.map_err(NotCompiled::Refused);
+        if let Some(known) = self.known(&source) {
+            return known;
         }
         let source = Arc::new(source);
         if source.is_small() {
-            let turn = self.turns.quick().await.map_err(NotCompiled::NoTurn)?;
-            if let Some(compiled) = self.on_thread(&source, turn, Grammars::compile_quickly).await?
-            {
-                return Ok(compiled);
+            let quick = Grammars::compile_quickly;
+            if let Some(done) = self.in_turn(&self.turns.quick, &source, tenant, quick).await? {
+                return Ok(done);
             }
         }
-        let turn = self.turns.full(tenant).await.map_err(NotCompiled::NoTurn)?;
-        let compile = |grammars: &Grammars, source: &Source| Some(grammars.compile(source));
-        let compiled = self.on_thread(&source, turn, compile).await?;
-        Ok(compiled.expect("a full compilation has a result"))
+        let full = |grammars: &Grammars, source: &Source| Some(grammars.compile(source));
+        let done = self.in_turn(&self.turns.full, &source, tenant, full).await?;
+        Ok(done.expect("a full compilation has a result"))
     }
 
-    /// Compiles a source in its turn on a thread of its own. Returns `None` if the compilation ended without a result.
-    async fn on_thread(
+    /// Returns the result of an earlier compilation of the source, if the cache has it.
+    fn known(&self, source: &Source) -> Option<Result<Compiled, NotCompiled>> {
+        let grammars = self.grammars.get()?.as_ref().ok()?;
+        grammars.known(source).map(|known| known.map_err(NotCompiled::Refused))
+    }
+
+    /// Waits for a turn and compiles a source. Returns `None` if the compilation ended without a result.
+    async fn in_turn(
         &self,
+        lane: &Lane,
         source: &Arc<Source>,
-        turn: Turn,
-        compile: impl Fn(&Grammars, &Source) -> Option<Result<Compiled, GrammarError>> + Send + 'static,
+        tenant: Salt,
+        compile: Compile,
     ) -> Result<Option<Compiled>, NotCompiled> {
+        let turn = lane.turn(tenant).await;
+        // Another request may have had the same source compiled meanwhile.
+        if let Some(known) = self.known(source) {
+            return known.map(Some);
+        }
+        let turn = Arc::new(turn.map_err(NotCompiled::NoTurn)?);
         let (answer, compiled) = oneshot::channel();
-        let (source, grammars) = (Arc::clone(source), Arc::clone(&self.grammars));
-        let (text, vocab_size, clock) = (self.text.clone(), self.vocab_size, self.clock.clone());
-        let work = move || {
-            lower_thread_priority();
-            if turn.is_full() {
-                lower_thread_priority();
-            }
-            // The first request with a grammar makes the compiler of grammars for the vocabulary.
-            let grammars = grammars.get_or_init(|| Grammars::new(&text.vocabulary(vocab_size)));
-            let (began, began_us) = (clock.now(), thread_us());
-            let compiled = match grammars {
-                Ok(grammars) => compile(grammars, &source),
-                Err(error) => Some(Err(error.clone())),
-            };
-            if !matches!(&compiled, Some(Ok(Compiled { cached: true, .. }))) {
-                let seconds = clock.now().since_us(began) as f64 / 1e6;
-                histogram!("tiercel_grammar_compile_seconds").record(seconds);
-            }
-            turn.end(thread_us().saturating_sub(began_us));
-            // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
-            let _ = answer.send(compiled.transpose());
-        };
-        let thread = std::thread::Builder::new().name("tiercel-grammar".into());
-        thread.stack_size(STACK_BYTES).spawn(work).map_err(|error| {
-            tracing::error!(%error, "cannot start a thread to compile a grammar");
-            NotCompiled::NoThread
-        })?;
+        self.start(Arc::clone(source), Arc::clone(&turn), compile, answer)?;
         match self.clock.timeout_us(COMPILE_US, compiled).await {
             Some(Ok(compiled)) => compiled.map_err(NotCompiled::Refused),
             Some(Err(_)) => {
                 let why = GrammarError::Failed("its thread ended".to_owned());
                 Err(NotCompiled::Refused(why))
             }
-            None => Err(NotCompiled::Slow),
+            None => {
+                turn.outlast(COMPILE_US);
+                Err(NotCompiled::Slow)
+            }
         }
+    }
+
+    /// Starts a thread that compiles a source.
+    fn start(
+        &self,
+        source: Arc<Source>,
+        turn: Arc<Turn>,
+        compile: Compile,
+        answer: oneshot::Sender<Result<Option<Compiled>, GrammarError>>,
+    ) -> Result<(), NotCompiled> {
+        let (grammars, text) = (Arc::clone(&self.grammars), self.text.clone());
+        let (vocab_size, clock) = (self.vocab_size, self.clock.clone());
+        let work = move || {
+            lower_thread_priority();
+            // The first request with a grammar makes the compiler of grammars for the vocabulary.
+            let grammars = grammars.get_or_init(|| Grammars::new(&text.vocabulary(vocab_size)));
+            let (began, began_us) = (clock.now(), thread_us());
+            let compiled = match grammars {
+                Ok(grammars) => compile(grammars, &source).transpose(),
+                Err(error) => Err(error.clone()),
+            };
+            turn.charge(thread_us().saturating_sub(began_us));
+            drop(turn);
+            if let Ok(Some(Compiled { cached: false, .. })) = &compiled {
+                let seconds = clock.now().since_us(began) as f64 / 1e6;
+                histogram!("tiercel_grammar_compile_seconds").record(seconds);
+            }
+            // Ignore an error: nobody waits for the grammar if the client has left or the compilation took too long.
+            let _ = answer.send(compiled);
+        };
+        let thread = std::thread::Builder::new().name("tiercel-grammar".into());
+        thread.stack_size(STACK_BYTES).spawn(work).map(drop).map_err(|error| {
+            tracing::error!(%error, "cannot start a thread to compile a grammar");
+            NotCompiled::NoThread
+        })
     }
 }
 
@@ -177,8 +202,8 @@ impl NotCompiled {
             }
             NotCompiled::NoTurn(NoTurn::OverBudget { wait_us }) => {
                 let message = format!(
-                    "large grammars of this tenant, as the one of '{param}', have taken more processor time than the \
-                     server has for them; retry in {} s, or use grammars that the server knows already",
+                    "compiling grammars for this tenant, such as the one of '{param}', has taken more processor time \
+                     than a tenant may use; retry in {} s, or use grammars that the server knows already",
                     wait_us.div_ceil(1_000_000)
                 );
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
@@ -233,7 +258,8 @@ mod tests {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
             run(&compiling, "a+").await.unwrap();
-            let _turns = compiling.turns.quick.clone().acquire_many_owned(QUICK as u32).await;
+            let _turns =
+                compiling.turns.quick.permits.clone().acquire_many_owned(QUICK as u32).await;
             let compile = |regex| compiling.compile(rule(regex), TENANT);
             assert!(poll_immediate(compile("a+")).await.is_some());
             assert!(poll_immediate(compile("b+")).await.is_none());
@@ -244,7 +270,7 @@ mod tests {
     fn large_and_hard_sources_need_a_full_turn_and_small_ones_do_not() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let full = compiling.turns.full.clone().acquire_many_owned(FULL as u32).await;
+            let full = compiling.turns.full.permits.clone().acquire_many_owned(FULL as u32).await;
             let large = Source::Regex("a".repeat(9_000));
             let hard = "start: T\nT: /(.*a){30}/ & /(.*b){30}/ & /(.*c){30}/ & /(.*d){30}/";
             let hard = Source::Lark(hard.to_owned());
@@ -274,7 +300,8 @@ mod tests {
     fn a_turn_is_waited_for_and_then_refused_with_a_retry_time() {
         actix_rt::System::new().block_on(async {
             let compiling = compiling();
-            let turns = compiling.turns.quick.clone().acquire_many_owned(QUICK as u32).await;
+            let turns =
+                compiling.turns.quick.permits.clone().acquire_many_owned(QUICK as u32).await;
             let mut waiting = Box::pin(compiling.compile(rule("a"), TENANT));
             assert!(poll_immediate(&mut waiting).await.is_none());
             drop(turns);

@@ -17,10 +17,10 @@ use tiercel_device::Constraint;
 /// for each rule or reference that leads to another rule or reference.
 pub const STACK_BYTES: usize = 512 << 20;
 
-/// Maximum number of compiled grammars in the cache.
+/// Maximum number of compiled grammars in a cache.
 const CACHE_ENTRIES: usize = 64;
-/// Maximum total size of the compiled grammars in the cache, as far as their sizes are known, bytes.
-const CACHE_BYTES: usize = 256 << 20;
+/// Maximum total size of the compiled grammars in a cache, as far as their sizes are known, bytes.
+const CACHE_BYTES: usize = 128 << 20;
 
 /// Maximum number of refused sources that are remembered.
 const REFUSED_ENTRIES: usize = 256;
@@ -45,10 +45,14 @@ const LIMITS: ParserLimits = ParserLimits {
 const QUICK_LIMITS: ParserLimits =
     ParserLimits { initial_lexer_fuel: 20_000, max_grammar_size: 10_000, ..LIMITS };
 
-/// Compiler of grammars for one vocabulary, with a cache of the compiled grammars and of the refused sources.
+/// Compiler of grammars for one vocabulary, with caches of the compiled grammars and of the refused sources.
 pub struct Grammars {
     factory: ParserFactory,
-    cache: Mutex<Cache<Arc<dyn Constraint>>>,
+    /// Grammars that were compiled quickly. They have a cache of their own, so that many of them do not displace those
+    /// that take long to compile.
+    quick: Mutex<Cache<Arc<dyn Constraint>>>,
+    /// Grammars of full compilations.
+    full: Mutex<Cache<Arc<dyn Constraint>>>,
     refused: Mutex<Cache<GrammarError>>,
 }
 
@@ -76,9 +80,9 @@ impl Grammars {
         let slices = SlicedBiasComputer::general_slices();
         let (tokens, abilities) = (&vocabulary.tokens, InferenceCapabilities::default());
         let factory = guarded(|| ParserFactory::new(tokens, abilities, &slices))?;
-        let cache = Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES));
+        let cache = || Mutex::new(Cache::new(CACHE_ENTRIES, CACHE_BYTES));
         let refused = Mutex::new(Cache::new(REFUSED_ENTRIES, usize::MAX));
-        Ok(Grammars { factory, cache, refused })
+        Ok(Grammars { factory, quick: cache(), full: cache(), refused })
     }
 
     /// Compiles a small source within tight limits, which takes some tens of ms at most. Any result is the one that
@@ -88,7 +92,7 @@ impl Grammars {
         if !source.is_small() {
             return None;
         }
-        match self.compile_within(source, QUICK_LIMITS) {
+        match self.compile_within(source, QUICK_LIMITS, &self.quick) {
             Err(GrammarError::TooComplex(_)) => None,
             result => Some(result),
         }
@@ -100,7 +104,7 @@ impl Grammars {
     /// # Errors
     /// [`GrammarError`] with the mistake in the source and its place.
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
-        let result = self.compile_within(source, LIMITS);
+        let result = self.compile_within(source, LIMITS, &self.full);
         if let Err(error) = &result {
             lock(&self.refused).insert(source.digest().0, 0, error.clone());
         }
@@ -111,6 +115,7 @@ impl Grammars {
         &self,
         source: &Source,
         limits: ParserLimits,
+        cache: &Mutex<Cache<Arc<dyn Constraint>>>,
     ) -> Result<Compiled, GrammarError> {
         source.check_size()?;
         if let Some(known) = self.known(source) {
@@ -123,17 +128,18 @@ impl Grammars {
         let (constraint, parser_bytes) = check(guarded(create)?)?;
         let (key, source_bytes) = source.digest();
         let bytes = source_bytes * SOURCE_FACTOR + parser_bytes;
-        lock(&self.cache).insert(key, bytes, Arc::clone(&constraint));
+        lock(cache).insert(key, bytes, Arc::clone(&constraint));
         Ok(Compiled { constraint, cached: false })
     }
 
     /// Returns the compiled grammar of a source, or the reason why the source was refused, if the cache has either.
     pub fn known(&self, source: &Source) -> Option<Result<Compiled, GrammarError>> {
         let key = source.digest().0;
-        if let Some(constraint) = lock(&self.cache).get(&key) {
-            return Some(Ok(Compiled { constraint, cached: true }));
+        let compiled = || lock(&self.quick).get(&key).or_else(|| lock(&self.full).get(&key));
+        match compiled() {
+            Some(constraint) => Some(Ok(Compiled { constraint, cached: true })),
+            None => lock(&self.refused).get(&key).map(Err),
         }
-        lock(&self.refused).get(&key).map(Err)
     }
 }
 

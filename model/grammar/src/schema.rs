@@ -7,6 +7,7 @@
 //! escapes are allowed, so that each property name has one spelling. Integers without bounds get bounds.
 
 use crate::conjuncts::{CONJUNCTS_MAX, Conjuncts};
+use crate::expansion::check_expansion;
 use crate::integers::bound_integers;
 use crate::{GrammarError, overlap};
 use serde_json::{Map, Number, Value, json};
@@ -86,6 +87,7 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     let mut walk = Walk { root: schema, schemas: 0 };
     walk.schema(&mut prepared, "#")?;
     check_conjuncts(schema)?;
+    check_expansion(&prepared)?;
     if let Value::Object(fields) = &mut prepared {
         let form = json!({
             "item_separator": ", ?",

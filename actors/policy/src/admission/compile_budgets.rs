@@ -1,32 +1,53 @@
-//! Budgets of tenants for compiling large grammars: processor time at a rate, by the algorithm of [`Rate`].
+//! Budgets of tenants for compiling grammars: a share of one processor's time, with a burst.
 //!
 //! A compilation shares the processors with the engine and cannot be stopped, and its time is known only at its end. So
 //! a tenant that is within its budget may begin any compilation, and is charged the time afterwards; a tenant beyond
-//! its budget waits until the rate has made up for the excess.
+//! its budget waits until its share has made up for the excess.
 
-use crate::admission::rate::{Gcra, Rate};
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
 use tiercel_device::Timestamp;
 
-/// Budget of a tenant: processor time, ms. Two percent of one processor, and 200 ms at once.
-const BUDGET: Rate = Rate { per_min: 1_200 };
+/// Budget of each tenant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CompileBudget {
+    /// Share of one processor, in lasting use.
+    pub share: f64,
+    /// Processor time that may be used at once, us.
+    pub burst_us: u64,
+}
 
-/// Budgets of all tenants for compiling large grammars. A tenant whose budget is whole has no entry, so the number of
-/// entries is limited by the compilations of the last seconds.
-#[derive(Debug, Clone, Default)]
-pub struct CompileBudgets(BTreeMap<Salt, Gcra>);
+/// What all tenants have used of their budgets, as times at which each budget is whole again. A tenant whose budget is
+/// whole has no entry, so the number of entries is limited by the compilations of the last minutes.
+#[derive(Debug, Clone)]
+pub struct CompileBudgets {
+    budget: CompileBudget,
+    whole_at: BTreeMap<Salt, Timestamp>,
+}
 
 impl CompileBudgets {
-    /// Returns the time after which a tenant may begin a compilation, us; 0 if the tenant may begin one now.
-    pub fn wait_us(&self, tenant: Salt, now: Timestamp) -> u64 {
-        self.0.get(&tenant).map_or(0, |used| used.wait_us(BUDGET, 1, now))
+    /// Creates whole budgets.
+    pub fn new(budget: CompileBudget) -> CompileBudgets {
+        CompileBudgets { budget, whole_at: BTreeMap::new() }
     }
 
-    /// Charges a tenant for a compilation that took `work_us` of processor time.
+    /// Returns the time after which a tenant may begin a compilation, us; 0 if the tenant may begin one now.
+    pub fn wait_us(&self, tenant: Salt, now: Timestamp) -> u64 {
+        let whole_in_us = self.whole_at.get(&tenant).map_or(0, |at| at.since_us(now));
+        whole_in_us.saturating_sub(self.wall_us(self.budget.burst_us))
+    }
+
+    /// Charges a tenant for `work_us` of processor time.
     pub fn charge(&mut self, tenant: Salt, work_us: u64, now: Timestamp) {
-        self.0.retain(|_, used| used.reset_us(now) > 0);
-        self.0.entry(tenant).or_default().charge(BUDGET, work_us.div_ceil(1_000), now);
+        self.whole_at.retain(|_, at| *at > now);
+        let wall_us = self.wall_us(work_us);
+        let at = self.whole_at.entry(tenant).or_insert(now);
+        *at = *at + wall_us;
+    }
+
+    /// Returns the time in which a tenant's share amounts to `work_us` of processor time, us.
+    fn wall_us(&self, work_us: u64) -> u64 {
+        (work_us as f64 / self.budget.share) as u64
     }
 }
 
@@ -38,25 +59,29 @@ mod tests {
     const ONE: Salt = Salt([1; 16]);
     const OTHER: Salt = Salt([2; 16]);
 
+    fn budgets() -> CompileBudgets {
+        CompileBudgets::new(CompileBudget { share: 0.02, burst_us: 200 * MS })
+    }
+
     #[test]
     fn a_tenant_beyond_its_budget_waits_and_no_other_tenant_does() {
-        let (mut budgets, now) = (CompileBudgets::default(), Timestamp(0));
+        let (mut budgets, now) = (budgets(), Timestamp(0));
         budgets.charge(ONE, 190 * MS, now);
         assert_eq!(budgets.wait_us(ONE, now), 0, "10 ms of 200 are left");
         budgets.charge(ONE, 500 * MS, now);
-        // 491 ms more than the budget, at 20 ms a second.
-        assert_eq!(budgets.wait_us(ONE, now) / MS, 24_550);
-        assert_eq!(budgets.wait_us(ONE, Timestamp(24_550 * MS)), 0);
+        // 490 ms more than the budget, at 20 ms a second.
+        assert_eq!(budgets.wait_us(ONE, now) / MS, 24_500);
+        assert_eq!(budgets.wait_us(ONE, Timestamp(24_500 * MS)), 0);
         assert_eq!(budgets.wait_us(OTHER, now), 0);
     }
 
     #[test]
     fn a_tenant_whose_budget_is_whole_again_is_forgotten() {
-        let mut budgets = CompileBudgets::default();
+        let mut budgets = budgets();
         budgets.charge(ONE, 20 * MS, Timestamp(0));
-        budgets.charge(OTHER, 1, Timestamp(999 * MS));
-        assert_eq!(budgets.0.len(), 2, "20 ms take a second");
-        budgets.charge(OTHER, 1, Timestamp(1_001 * MS));
-        assert_eq!(budgets.0.keys().collect::<Vec<_>>(), [&OTHER]);
+        budgets.charge(OTHER, MS, Timestamp(999 * MS));
+        assert_eq!(budgets.whole_at.len(), 2, "20 ms take a second");
+        budgets.charge(OTHER, MS, Timestamp(1_001 * MS));
+        assert_eq!(budgets.whole_at.keys().collect::<Vec<_>>(), [&OTHER]);
     }
 }

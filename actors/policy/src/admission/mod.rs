@@ -15,7 +15,7 @@ mod share_shedder;
 mod tenants;
 
 pub use applicant::Applicant;
-pub use compile_budgets::CompileBudgets;
+pub use compile_budgets::{CompileBudget, CompileBudgets};
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
 pub use gate::{Gate, Left};

@@ -2,31 +2,48 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::Clock;
-use tiercel_policy::admission::CompileBudgets;
+use tiercel_policy::admission::{CompileBudget, CompileBudgets};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of quick compilations at once.
 pub(super) const QUICK: usize = 2;
+/// Budget of each tenant for quick compilations. Most take less than 1 ms, a hostile one takes some 10 ms.
+const QUICK_BUDGET: CompileBudget = CompileBudget { share: 0.1, burst_us: 2_000_000 };
 /// Maximum number of full compilations at once.
 pub(super) const FULL: usize = 1;
+/// Budget of each tenant for full compilations. Most take less than 10 ms, a hostile one takes up to 500 ms.
+const FULL_BUDGET: CompileBudget = CompileBudget { share: 0.02, burst_us: 1_000_000 };
+/// Maximum number of compilations that go on without a turn, because they take too long.
+const OVERLONG: usize = 2;
 /// Longest time that a request waits for its turn, us.
 pub(super) const WAIT_US: u64 = 5_000_000;
 
-/// Turns of compilations.
+/// Turns of all compilations.
 pub(super) struct Turns {
+    /// Turns of quick compilations.
+    pub(super) quick: Lane,
+    /// Turns of full compilations.
+    pub(super) full: Lane,
+}
+
+/// Turns of one kind of compilations.
+pub(super) struct Lane {
     clock: Clock,
-    pub(super) quick: Arc<Semaphore>,
-    pub(super) full: Arc<Semaphore>,
+    pub(super) permits: Arc<Semaphore>,
+    overlong: Arc<Semaphore>,
     budgets: Arc<Mutex<CompileBudgets>>,
 }
 
-/// Turn of one compilation, which ends when the value is dropped.
+/// Turn of one compilation.
 pub(super) struct Turn {
-    /// Tenant that is charged for the compilation, and the budgets of all tenants.
-    payer: Option<(Salt, Arc<Mutex<CompileBudgets>>)>,
     clock: Clock,
-    _permit: OwnedSemaphorePermit,
+    tenant: Salt,
+    /// Budgets in which the tenant is charged.
+    budgets: Arc<Mutex<CompileBudgets>>,
+    /// Permit to compile, and the processor time that was charged so far, us.
+    state: Mutex<(OwnedSemaphorePermit, u64)>,
+    overlong: Arc<Semaphore>,
 }
 
 /// Reason why a request gets no turn.
@@ -42,45 +59,42 @@ pub(super) enum NoTurn {
 }
 
 impl Turns {
-    pub(super) fn new(clock: Clock) -> Turns {
-        Turns {
-            clock,
-            quick: Arc::new(Semaphore::new(QUICK)),
-            full: Arc::new(Semaphore::new(FULL)),
-            budgets: Arc::default(),
-        }
+    pub(super) fn new(clock: &Clock) -> Turns {
+        let overlong = Arc::new(Semaphore::new(OVERLONG));
+        let lane = |permits, budget| Lane {
+            clock: clock.clone(),
+            permits: Arc::new(Semaphore::new(permits)),
+            overlong: Arc::clone(&overlong),
+            budgets: Arc::new(Mutex::new(CompileBudgets::new(budget))),
+        };
+        Turns { quick: lane(QUICK, QUICK_BUDGET), full: lane(FULL, FULL_BUDGET) }
     }
+}
 
-    /// Waits for the turn of a quick compilation.
-    pub(super) async fn quick(&self) -> Result<Turn, NoTurn> {
-        let turn = Arc::clone(&self.quick).acquire_owned();
-        match self.clock.timeout_us(WAIT_US, turn).await {
-            Some(Ok(permit)) => {
-                Ok(Turn { payer: None, clock: self.clock.clone(), _permit: permit })
-            }
-            _ => Err(NoTurn::Busy),
-        }
-    }
-
-    /// Waits until the tenant is within its budget, and then for the turn of a full compilation.
-    pub(super) async fn full(&self, tenant: Salt) -> Result<Turn, NoTurn> {
+impl Lane {
+    /// Waits until the tenant is within its budget, and then for the turn of a compilation.
+    pub(super) async fn turn(&self, tenant: Salt) -> Result<Turn, NoTurn> {
         let deadline = self.clock.now() + WAIT_US;
         loop {
-            let now = self.clock.now();
-            let (left_us, wait_us) = (deadline.since_us(now), self.wait_us(tenant));
+            let (left_us, wait_us) = (deadline.since_us(self.clock.now()), self.wait_us(tenant));
             if wait_us > left_us {
                 return Err(NoTurn::OverBudget { wait_us });
             }
             self.clock.sleep_us(wait_us).await;
-            let turn = Arc::clone(&self.full).acquire_owned();
+            let permit = Arc::clone(&self.permits).acquire_owned();
             let left_us = deadline.since_us(self.clock.now());
-            let Some(Ok(permit)) = self.clock.timeout_us(left_us, turn).await else {
+            let Some(Ok(permit)) = self.clock.timeout_us(left_us, permit).await else {
                 return Err(NoTurn::Busy);
             };
-            // Another compilation of the tenant may have been charged meanwhile. None can be while this turn is held.
+            // Another compilation of the tenant may have been charged while this one waited for its permit.
             if self.wait_us(tenant) == 0 {
-                let payer = Some((tenant, Arc::clone(&self.budgets)));
-                return Ok(Turn { payer, clock: self.clock.clone(), _permit: permit });
+                return Ok(Turn {
+                    clock: self.clock.clone(),
+                    tenant,
+                    budgets: Arc::clone(&self.budgets),
+                    state: Mutex::new((permit, 0)),
+                    overlong: Arc::clone(&self.overlong),
+                });
             }
         }
     }
@@ -91,21 +105,26 @@ impl Turns {
 }
 
 impl Turn {
-    /// Whether the turn is one of a full compilation.
-    pub(super) fn is_full(&self) -> bool {
-        self.payer.is_some()
+    /// Charges the tenant for a compilation that has taken `work_us` of processor time so far.
+    pub(super) fn charge(&self, work_us: u64) {
+        let mut state = lock(&self.state);
+        let more_us = work_us.saturating_sub(state.1);
+        state.1 += more_us;
+        lock(&self.budgets).charge(self.tenant, more_us, self.clock.now());
     }
 
-    /// Charges the compilation's processor time to its tenant if the compilation is a full one, and ends the turn.
-    pub(super) fn end(self, work_us: u64) {
-        if let Some((tenant, budgets)) = &self.payer {
-            lock(budgets).charge(*tenant, work_us, self.clock.now());
+    /// Ends the turn of a compilation that has taken `work_us` and goes on, unless too many go on so. The tenant is
+    /// charged, so that it begins no other compilation soon.
+    pub(super) fn outlast(&self, work_us: u64) {
+        self.charge(work_us);
+        if let Ok(permit) = Arc::clone(&self.overlong).try_acquire_owned() {
+            lock(&self.state).0 = permit;
         }
     }
 }
 
-fn lock(budgets: &Mutex<CompileBudgets>) -> MutexGuard<'_, CompileBudgets> {
-    budgets.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -117,33 +136,54 @@ mod tests {
     const OTHER: Salt = Salt([2; 16]);
 
     #[test]
-    fn only_the_full_compilations_of_a_tenant_beyond_its_budget_wait() {
+    fn only_the_compilations_of_a_tenant_beyond_its_budget_wait() {
         actix_rt::System::new().block_on(async {
-            let turns = Turns::new(Clock::wall());
-            turns.quick().await.ok().unwrap().end(3_000_000);
-            turns.full(ONE).await.ok().unwrap().end(205_000);
-            let mut waiting = Box::pin(turns.full(ONE));
+            let full = Turns::new(&Clock::wall()).full;
+            full.turn(ONE).await.ok().unwrap().charge(1_005_000);
+            let mut waiting = Box::pin(full.turn(ONE));
             assert!(poll_immediate(&mut waiting).await.is_none());
-            assert!(turns.quick().await.is_ok());
-            turns.full(OTHER).await.ok().unwrap().end(3_000_000);
-            let refused = turns.full(OTHER).await.err();
+            full.turn(OTHER).await.ok().unwrap().charge(4_000_000);
+            let refused = full.turn(OTHER).await.err();
             assert!(
-                matches!(refused, Some(NoTurn::OverBudget { wait_us: 120_000_000.. })),
+                matches!(refused, Some(NoTurn::OverBudget { wait_us: 140_000_000.. })),
                 "{refused:?}"
             );
-            assert!(waiting.await.is_ok(), "205 ms are made up for within a second");
+            assert!(waiting.await.is_ok(), "5 ms are made up for within a second");
         });
     }
 
     #[test]
     fn a_tenant_that_was_charged_while_it_waited_for_its_turn_waits_again() {
         actix_rt::System::new().block_on(async {
-            let turns = Turns::new(Clock::wall());
-            let first = turns.full(ONE).await.ok().unwrap();
-            let mut second = Box::pin(turns.full(ONE));
+            let full = Turns::new(&Clock::wall()).full;
+            let first = full.turn(ONE).await.ok().unwrap();
+            let mut second = Box::pin(full.turn(ONE));
             assert!(poll_immediate(&mut second).await.is_none(), "one at a time");
-            first.end(1_000_000);
+            first.charge(3_000_000);
+            drop(first);
             assert!(matches!(second.await, Err(NoTurn::OverBudget { .. })));
+        });
+    }
+
+    #[test]
+    fn few_overlong_compilations_leave_their_turns_to_others() {
+        actix_rt::System::new().block_on(async {
+            let full = Turns::new(&Clock::wall()).full;
+            let mut overlong = Vec::new();
+            for tenant in 0..=OVERLONG as u8 {
+                let turn = full.turn(Salt([tenant; 16])).await.ok().unwrap();
+                turn.outlast(10_000_000);
+                overlong.push(turn);
+            }
+            assert!(poll_immediate(full.turn(OTHER)).await.is_some_and(|turn| turn.is_err()));
+            let new = Salt([9; 16]);
+            assert!(poll_immediate(full.turn(new)).await.is_none(), "the last one kept its turn");
+            overlong.pop();
+            let turn = full.turn(new).await.ok().unwrap();
+            turn.charge(700_000);
+            turn.charge(1_000_000);
+            drop(turn);
+            assert!(full.turn(new).await.is_ok(), "no time is charged twice");
         });
     }
 }
