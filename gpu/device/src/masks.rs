@@ -130,10 +130,13 @@ impl Job {
         if wanted.strong_count() == 0 {
             return;
         }
+        // The first mask after a failed step may replay the whole output, which says nothing about the grammar.
+        let is_usual = tokens.len() <= 1;
         let began_us = thread_us();
         let compute = || Turn::compute(state.unwrap_or_else(|| constraint.start()), &tokens);
         let turn = catch_unwind(AssertUnwindSafe(compute));
         if let Some(slow) = constraint.slow()
+            && is_usual
             && thread_us().saturating_sub(began_us) > SLOW_US
         {
             slow.store(true, Ordering::Relaxed);

@@ -50,6 +50,11 @@ impl State {
         self.counters.steps += 1;
         self.counters.slices += ended.members.len() as u64;
         self.learn_from_step(ended, &output, now);
+        for (seq, result) in &output.sampled {
+            if matches!(result, Err(NotSampled::MaskLate | NotSampled::NoToken(_))) {
+                self.pipeline.leave_out(*seq);
+            }
+        }
         for seq in &ended.members {
             self.advance(*seq, ended.step);
         }
@@ -68,14 +73,10 @@ impl State {
     }
 
     /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the times of
-    /// a step that has ended. A step with void parts says nothing about costs, because the device left them out.
+    /// a step that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
-        let has_void_part = |seq: &SeqId| {
-            let sequence = self.queue.table.get(*seq);
-            sequence.is_some_and(|sequence| sequence.kv.in_flight.is_void(ended.step))
-        };
-        if !ended.members.iter().any(has_void_part) {
+        if !ended.partial {
             self.basis.cost.observe_step(&ended.work, device_us);
         }
         self.pipeline.observe_starting(output.timing.host_us);

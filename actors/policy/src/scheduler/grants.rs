@@ -46,6 +46,7 @@ impl State {
             begins: planned.begins,
             expected_us: 0.0,
             invalidated: planned.invalidated,
+            partial: false,
         };
         self.memory.shortage = false;
         self.memory.free_blocks = grant.free_blocks;

@@ -98,6 +98,7 @@ mod tests {
             begins: Timestamp(0),
             expected_us: 100.0,
             invalidated: false,
+            partial: false,
         });
         s
     }

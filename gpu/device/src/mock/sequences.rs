@@ -36,8 +36,8 @@ pub(super) struct SequenceState {
     pub(super) last_step: Option<StepId>,
     /// Step that sampled the last token of the sequence.
     sampled_by: Option<StepId>,
-    /// Last step that sampled no token of the sequence, because the mask was late.
-    late_in: Option<StepId>,
+    /// Last step that sampled no token of the sequence, because the mask was late or allowed no token.
+    drawn_none_in: Option<StepId>,
     /// Number of most likely tokens whose log-probabilities the sequence asked for; `None` if it asked for no
     /// log-probabilities.
     pub(super) logprobs: Option<u8>,
@@ -113,14 +113,14 @@ impl SequenceState {
         }
     }
 
-    /// Whether the input of a slice is a token that was not drawn, because the mask was late.
+    /// Whether the input of a slice is a token that was not drawn.
     pub(super) fn lacks(&self, input: &SliceInput) -> bool {
-        matches!(input, SliceInput::SampledBy(step) if self.late_in == Some(*step))
+        matches!(input, SliceInput::SampledBy(step) if self.drawn_none_in == Some(*step))
     }
 
     /// Records that `step` samples no token of the sequence, because the mask is late, and returns this reason.
     pub(super) fn postpone_draw(&mut self, step: StepId) -> NotSampled {
-        self.late_in = Some(step);
+        self.drawn_none_in = Some(step);
         NotSampled::MaskLate
     }
 
@@ -144,8 +144,11 @@ impl SequenceState {
         let token = match (&self.constrained, self.tokens.get(end)) {
             (Some(_), Some(token)) => *token,
             (Some(_), None) => match self.draw(end, oracle, wait) {
-                Err(NotSampled::MaskLate) => return Err(self.postpone_draw(step)),
-                drawn => drawn?,
+                Err(why) => {
+                    self.drawn_none_in = Some(step);
+                    return Err(why);
+                }
+                Ok(drawn) => drawn,
             },
             (None, _) => self.wish(end, oracle),
         };

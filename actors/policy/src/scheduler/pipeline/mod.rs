@@ -79,6 +79,9 @@ pub(crate) struct InFlight {
     /// Whether an earlier step failed while this step was in flight, so that results that rely on the earlier step do
     /// not count.
     pub(crate) invalidated: bool,
+    /// Whether the device leaves out a sequence of the step, because an earlier step drew no token for the sequence. The
+    /// step's time then says nothing about costs.
+    pub(crate) partial: bool,
 }
 
 impl InFlight {
@@ -223,6 +226,13 @@ impl Pipeline {
         if let Some(reserving) = &mut self.reserving {
             reserving.invalidated = true;
         }
+    }
+
+    /// Records that a step that has ended drew no token for a sequence, so that the device leaves the sequence out of
+    /// later steps in flight.
+    pub(crate) fn leave_out(&mut self, seq: SeqId) {
+        let later = self.in_flight.iter_mut().filter(|step| step.members.contains(&seq));
+        later.for_each(|step| step.partial = true);
     }
 
     fn lead_of(&self, step_us: f64) -> f64 {

@@ -44,11 +44,6 @@ impl InFlightProgress {
         self.valid().find(|part| part.step == step).copied()
     }
 
-    /// Whether what a step computes of the sequence is void.
-    pub(crate) fn is_void(&self, step: StepId) -> bool {
-        self.parts().any(|part| part.step == step && part.void)
-    }
-
     /// Makes what later steps than `step` compute of the sequence void. The parts stay until their steps end.
     pub(crate) fn void_after(&mut self, step: StepId) {
         let later = self.steps.iter_mut().flatten().filter(|part| part.step > step);
@@ -130,7 +125,7 @@ mod tests {
         progress.void_after(StepId(3));
         assert_eq!((progress.computed(5), progress.sampled()), (8, 1));
         assert_eq!(progress.last_sampling(), Some(StepId(3)));
-        assert!(progress.part(StepId(4)).is_none() && progress.is_void(StepId(4)));
+        assert!(progress.part(StepId(4)).is_none());
         progress.ended(StepId(3));
         assert!(!progress.is_empty());
         progress.ended(StepId(4));

@@ -92,3 +92,17 @@ fn a_preempted_sequence_does_not_open_before_the_step_with_its_void_part_has_end
     assert_eq!(s.cost_error().step, error, "the device left the void part out");
     assert_eq!(s.plan(LATE).expect("a step").wants.len(), 1);
 }
+
+#[test]
+fn a_step_teaches_no_costs_if_the_device_leaves_out_a_sequence_that_has_ended() {
+    let mut s = with_sequences(1, 4);
+    let prompt = submit(&mut s);
+    let behind = submit(&mut s);
+    let error = s.cost_error().step;
+    s.cancel(SeqId(1));
+    s.step_done(late_for_the_first(&prompt), LATE);
+    let learned = s.cost_error().step;
+    assert_ne!(learned, error, "the prompt was computed");
+    done(&mut s, &behind, 7);
+    assert_eq!(s.cost_error().step, learned, "the device left the sequence out");
+}

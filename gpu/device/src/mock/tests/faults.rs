@@ -1,6 +1,7 @@
 //! Tests of the mock device's faults: of those that it injects, and of the engine's mistakes that it must find.
 
 use super::*;
+use crate::{Constraint, ConstraintState, NoToken, TokenMask};
 
 #[test]
 fn unknown_sequences_and_bad_slices_are_engine_faults() {
@@ -110,6 +111,50 @@ fn a_step_that_follows_a_late_mask_is_computed_from_garbage_without_blaming_the_
             let late = bench.step(&[], vec![again]).await.result.expect("a good step").sampled;
             assert_eq!(late, [(SeqId(1), Err(NotSampled::MaskLate))]);
         }
+        assert_eq!(bench.log.total(), 0);
+    });
+}
+
+/// Constraint for tests that allows no token.
+#[derive(Debug)]
+struct Nothing;
+
+impl Constraint for Nothing {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Nothing)
+    }
+}
+
+impl ConstraintState for Nothing {
+    fn mask(&mut self) -> Result<TokenMask, NoToken> {
+        Err(NoToken::Complete)
+    }
+
+    fn advance(&mut self, _: TokenId) -> Result<(), NoToken> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_step_that_follows_a_constraint_without_a_token_does_not_fail() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let constraint = Some(Arc::new(Nothing) as Arc<dyn Constraint>);
+        bench.sampling = Arc::new(SamplingParams { constraint, ..SamplingParams::greedy() });
+        let prompt = known(1, 0, &PROMPT, &[0, 1], Some(0));
+        let first = bench.submit(&[1], vec![prompt]).expect("room");
+        let mut next = known(1, 6, &[], &[0, 1], Some(1));
+        next.input = SliceInput::SampledBy(StepId(1));
+        bench.sampling = Arc::new(SamplingParams::greedy());
+        let other = known(2, 0, &PROMPT, &[2, 3], Some(0));
+        let second = bench.submit(&[2], vec![next, other]).expect("room");
+        let none = first.await.expect("an answer").result.expect("a good step").sampled;
+        assert_eq!(none, [(SeqId(1), Err(NotSampled::NoToken(NoToken::Complete)))]);
+        let sampled = second.await.expect("an answer").result.expect("a good step").sampled;
+        assert!(
+            sampled.iter().any(|(seq, token)| *seq == SeqId(2) && token.is_ok()),
+            "{sampled:?}"
+        );
         assert_eq!(bench.log.total(), 0);
     });
 }

@@ -33,6 +33,8 @@ struct Bench {
     log: MockFaultLog,
     oracle: MockOracle,
     next: u64,
+    /// Sampling of the sequences that start.
+    sampling: Arc<SamplingParams>,
 }
 
 impl Bench {
@@ -41,7 +43,8 @@ impl Bench {
         let mut options = options(&clock);
         change(&mut options);
         let (log, oracle) = (options.log.clone(), options.oracle());
-        Bench { device: MockDevice::open(options), clock, log, oracle, next: 1 }
+        let sampling = Arc::new(SamplingParams::greedy());
+        Bench { device: MockDevice::open(options), clock, log, oracle, next: 1, sampling }
     }
 
     /// Submits a step to the mock device under test. The sequences in `starts` begin with the prompt [`PROMPT`].
@@ -52,7 +55,7 @@ impl Bench {
     ) -> Result<oneshot::Receiver<StepDone>, SubmitError> {
         let start = |seq: &u64| SeqStart {
             seq: SeqId(*seq),
-            sampling: Arc::new(SamplingParams::greedy()),
+            sampling: self.sampling.clone(),
             prompt: Arc::new(PROMPT),
         };
         let batch = StepBatch {
