@@ -10,6 +10,7 @@ use crate::recording::{Origin, Recorder, Unanswered};
 use crate::request::{Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, Work};
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
+use crate::timeline::EndedTimeline;
 use crate::token_stream::TokenStream;
 use crate::trace::{ActiveCapture, CaptureBusy};
 use crate::wiring::{Actors, Facts};
@@ -98,11 +99,11 @@ impl EngineHandle {
     /// # Errors
     /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
-        self.submit_as(request, None).await
+        self.submit_as(request, None, None).await
     }
 
     /// Submits a request like [`EngineHandle::submit`]. A recording that runs holds the request under `origin`, also if
-    /// the request is refused.
+    /// the request is refused. If the request is accepted, its timeline is sent on the channel `ended` when it ends.
     ///
     /// # Errors
     /// The same as of [`EngineHandle::submit`].
@@ -110,15 +111,20 @@ impl EngineHandle {
         &self,
         request: Request,
         origin: Option<&Origin>,
+        ended: Option<oneshot::Sender<EndedTimeline>>,
     ) -> Result<TokenStream, Refusal> {
         let recorder = &self.shared.recorder;
         let unanswered = Unanswered::new(recorder, recorder.arrived(&request, origin));
-        let answer = self.offer(request).await;
+        let answer = self.offer(request, ended).await;
         unanswered.answered(answer.as_ref().ok().map(TokenStream::seq));
         answer
     }
 
-    async fn offer(&self, request: Request) -> Result<TokenStream, Refusal> {
+    async fn offer(
+        &self,
+        request: Request,
+        ended: Option<oneshot::Sender<EndedTimeline>>,
+    ) -> Result<TokenStream, Refusal> {
         let (tier, tenant, returning) = (request.tier, request.salt, request.returning);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
@@ -132,7 +138,7 @@ impl EngineHandle {
             }
         })?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
-        let outlet = Outlet { events: sender, permit };
+        let outlet = Outlet { events: sender, permit, ended };
         let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;
         let seq = answer.map_err(|_| Refusal::EngineStopped)??;
         let scheduler = &self.shared.actors.scheduler;

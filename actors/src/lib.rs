@@ -41,5 +41,5 @@ pub use slo_monitor::SloMonitor;
 pub use step_log::StepLog;
 pub use swap_manager::SwapManager;
 pub use telemetry::{MICROSECOND_COUNTERS, describe as describe_metrics};
-pub use timeline::{Happening, Moment, Timeline};
+pub use timeline::{EndedTimeline, Happening, Moment, Timeline};
 pub use token_stream::TokenStream;

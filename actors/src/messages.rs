@@ -3,7 +3,7 @@
 use crate::request::{
     Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Work,
 };
-use crate::timeline::Timeline;
+use crate::timeline::{EndedTimeline, Timeline};
 use crate::trace::{Capture, CaptureBusy};
 use actix::Message;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub struct Outlet {
     /// Permit that is returned when the sequence ends. The number of permits is limited, which also bounds the messages
     /// in the actors' mailboxes: these have no limit of their own.
     pub permit: OwnedSemaphorePermit,
+    /// Channel on which the Scheduler sends the sequence's timeline when the sequence ends; `None` if nobody wants it.
+    pub ended: Option<oneshot::Sender<EndedTimeline>>,
 }
 
 /// api -> Admission: submits a request. The answer is the id of the accepted sequence, or the reason of the refusal.

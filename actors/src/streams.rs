@@ -2,6 +2,7 @@
 
 use crate::messages::Outlet;
 use crate::request::StreamEvent;
+use crate::timeline::EndedTimeline;
 use tiercel_device::{BySeq, SeqId, Timestamp};
 use tiercel_policy::pressure::percent;
 use tokio::sync::mpsc::Sender;
@@ -74,10 +75,21 @@ impl Streams {
         }
     }
 
-    /// Sends the last event of a sequence, if any, closes its response stream and frees its permit.
-    pub(crate) fn close(&mut self, seq: SeqId, last: Option<StreamEvent>) {
-        if let Some(Stream { outlet: Outlet { events, permit }, .. }) = self.open.remove(&seq) {
+    /// Sends the last event of a sequence, if any, closes its response stream and frees its permit. Before, sends the
+    /// timeline of the sequence to the one who asked for it, if anyone did.
+    pub(crate) fn close(
+        &mut self,
+        seq: SeqId,
+        last: Option<StreamEvent>,
+        timeline: Option<EndedTimeline>,
+    ) {
+        if let Some(stream) = self.open.remove(&seq) {
+            let Outlet { events, permit, ended } = stream.outlet;
             self.capacity -= room_of(&events);
+            if let (Some(ended), Some(timeline)) = (ended, timeline) {
+                // Ignore a failed send: the one who asked for the timeline no longer waits for it.
+                let _ = ended.send(timeline);
+            }
             // Ignore a failed send: a client that is gone needs no last event, and the buffer cannot be full, because
             // it reserves an entry for this event.
             if let Some(last) = last {
@@ -144,7 +156,7 @@ mod tests {
         let permit = Arc::clone(&permits).try_acquire_owned().expect("one permit");
         let (events, reader) = mpsc::channel(capacity);
         let mut streams = Streams::default();
-        streams.open(SeqId(1), Outlet { events, permit });
+        streams.open(SeqId(1), Outlet { events, permit, ended: None });
         (streams, reader, permits)
     }
 
@@ -197,7 +209,7 @@ mod tests {
     fn closing_returns_the_permit_and_the_last_event_arrives() {
         let (mut streams, mut reader, permits) = streams(4);
         assert_eq!(permits.available_permits(), 0);
-        streams.close(SeqId(1), Some(token(9)));
+        streams.close(SeqId(1), Some(token(9)), None);
         assert_eq!(permits.available_permits(), 1);
         assert_eq!(reader.try_recv().expect("the last event"), token(9));
     }
@@ -216,12 +228,12 @@ mod tests {
         let (mut streams, _reader, _) = streams(6);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("one permit");
         let (events, _other_reader) = mpsc::channel(10);
-        streams.open(SeqId(2), Outlet { events, permit });
+        streams.open(SeqId(2), Outlet { events, permit, ended: None });
         for i in 0..3 {
             streams.token(SeqId(1), token(i), Timestamp(0));
         }
         assert_eq!(streams.buffered_percent(), 25.0, "3 of 4 + 8");
-        streams.close(SeqId(2), None);
+        streams.close(SeqId(2), None, None);
         assert_eq!(streams.buffered_percent(), 75.0, "3 of 4");
     }
 }

@@ -83,6 +83,17 @@ impl Timeline {
     }
 }
 
+/// Timeline of a sequence that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedTimeline {
+    /// Id of the sequence.
+    pub seq: SeqId,
+    /// Last moments of the sequence.
+    pub timeline: Timeline,
+    /// Time at which the sequence ended, in whatever way.
+    pub at: Timestamp,
+}
+
 /// Timelines of all live sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Timelines {
@@ -103,9 +114,10 @@ impl Timelines {
         self.of.insert(new.seq, timeline);
     }
 
-    pub(crate) fn ended(&mut self, seq: SeqId) {
-        self.of.remove(&seq);
+    /// Forgets a sequence that has ended, and returns its timeline.
+    pub(crate) fn ended(&mut self, seq: SeqId) -> Option<Timeline> {
         self.preempted.remove(&seq);
+        self.of.remove(&seq)
     }
 
     /// Notes which running sequences are preempted for a step, before the Scheduler applies the grant.

@@ -23,7 +23,7 @@ use crate::request::{RequestFault, StreamEvent};
 use crate::step_log::StepLog;
 use crate::streams::{Delivered, Streams};
 use crate::telemetry::{self, UsageMetrics};
-use crate::timeline::Timelines;
+use crate::timeline::{EndedTimeline, Timelines};
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Context, Handler};
 use drain::Draining;
@@ -188,7 +188,7 @@ impl SchedulerActor {
     fn ended(&mut self, report: EndReport, now: Timestamp) {
         telemetry::ended(&report);
         self.trace.ended(&report);
-        self.timelines.ended(report.seq);
+        let timeline = self.timelines.ended(report.seq);
         if let Some(drain) = &mut self.drain {
             drain.ended(&report);
         }
@@ -203,7 +203,8 @@ impl SchedulerActor {
             Ok(reason) => StreamEvent::Finished { reason, usage: report.usage },
             Err(fault) => StreamEvent::Failed(fault),
         });
-        self.streams.close(report.seq, last);
+        let ended = timeline.map(|timeline| EndedTimeline { seq: report.seq, timeline, at: now });
+        self.streams.close(report.seq, last, ended);
     }
 
     fn store_event(&mut self, event: StoreEvent) {

@@ -53,7 +53,7 @@ fn request(tier: Tier) -> Request {
 
 async fn submit(admission: &Addr<Admission>, tier: Tier) -> Result<SeqId, Refusal> {
     let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-    let outlet = Outlet { events: mpsc::channel(1).0, permit };
+    let outlet = Outlet { events: mpsc::channel(1).0, permit, ended: None };
     admission.send(Submit { request: request(tier), outlet }).await.unwrap()
 }
 
@@ -89,7 +89,7 @@ fn a_client_that_comes_back_reaches_the_scheduler_as_returning() {
         admission.send(told).await.unwrap();
         for returning in [false, true, true] {
             let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-            let outlet = Outlet { events: mpsc::channel(1).0, permit };
+            let outlet = Outlet { events: mpsc::channel(1).0, permit, ended: None };
             let request = Request { returning, ..request(tier) };
             admission.send(Submit { request, outlet }).await.unwrap().unwrap();
         }

@@ -179,7 +179,8 @@ impl Alone {
         };
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
         let (events, stream) = mpsc::channel(buffer);
-        self.scheduler.send(Enqueue { new, outlet: Outlet { events, permit } }).await.unwrap();
+        let outlet = Outlet { events, permit, ended: None };
+        self.scheduler.send(Enqueue { new, outlet }).await.unwrap();
         stream
     }
 

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A moment, in us since the engine's clock was made. Moments are totally ordered, cheap to copy and plain data: policy
 /// functions take the current moment as an argument.
@@ -119,12 +119,29 @@ impl Clock {
         .await
     }
 
+    /// Returns the wall-clock times of moments of engine time, from what the wall clock shows now. They are for exported
+    /// spans; scheduling never uses them.
+    pub fn wall_times(&self) -> WallTimes {
+        WallTimes { zero: SystemTime::now() - Duration::from_micros(self.now().0) }
+    }
+
     /// Returns the wall-clock time as seconds since the Unix epoch, for `created` fields of API answers and cache
     /// entries; scheduling never uses it.
     pub fn unix_s() -> u64 {
-        std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs())
+        SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+}
+
+/// Wall-clock times of moments of engine time. They differ by as much as the moments do, whatever happens to the wall clock.
+#[derive(Debug, Clone, Copy)]
+pub struct WallTimes {
+    zero: SystemTime,
+}
+
+impl WallTimes {
+    /// Returns the wall-clock time of a moment.
+    pub fn of(&self, at: Timestamp) -> SystemTime {
+        self.zero + Duration::from_micros(at.0)
     }
 }
 

@@ -25,7 +25,7 @@ mod threads;
 mod worker;
 
 pub use by_seq::{BySeq, SeqIdHasher};
-pub use clock::{Clock, Timestamp};
+pub use clock::{Clock, Timestamp, WallTimes};
 pub use constraint::{Constraint, ConstraintState, NoToken, TokenMask};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use copy_queue::COPIES_IN_FLIGHT;
