@@ -7,7 +7,7 @@ use crate::request::Control;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiercel_device::{SeqId, StepBatch, StepId, Tier, Timestamp};
 use tiercel_policy::scheduler::{NewSequence, Phase, PreemptDecision, Scheduler, SequenceView};
-use tiercel_policy::{PreemptOutcome, StepGrant, StoreEvent};
+use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 
 /// Most moments that a timeline keeps. If there are more, the oldest ones are dropped.
 const MOMENTS_MAX: usize = 16;
@@ -29,6 +29,8 @@ pub enum Happening {
         /// Whether blocks of it are copied to the host pool (swap) rather than only given up (recompute).
         swap: bool,
     },
+    /// Blocks of the sequence are copied from the host pool to the device. It starts or resumes when they are there.
+    Copying,
     /// The preempted sequence has blocks again, or keeps those that it should have given up.
     Resumed,
     /// An operator paused the sequence.
@@ -120,7 +122,7 @@ impl Timelines {
         self.of.remove(&seq)
     }
 
-    /// Notes which running sequences are preempted for a step, before the Scheduler applies the grant.
+    /// Notes which running sequences are preempted for a step, and for which blocks are copied in, before the Scheduler applies the grant.
     pub(crate) fn granted(&mut self, grant: &StepGrant, core: &Scheduler, now: Timestamp) {
         for preempted in &grant.preempted {
             let seq = preempted.ticket.seq;
@@ -132,6 +134,11 @@ impl Timelines {
             };
             if self.add(seq, (now, grant.step), Happening::Preempted { swap }) {
                 self.preempted.insert(seq);
+            }
+        }
+        for granted in &grant.grants {
+            if matches!(granted.outcome, GrantOutcome::Copying { .. }) {
+                self.add(granted.ticket.seq, (now, grant.step), Happening::Copying);
             }
         }
     }

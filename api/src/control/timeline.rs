@@ -32,6 +32,7 @@ enum HappeningView {
     Started,
     FirstToken,
     Preempted { strategy: &'static str },
+    Copying,
     Resumed,
     Paused,
     Unpaused,
@@ -64,6 +65,7 @@ impl MomentView {
             Happening::Preempted { swap } => {
                 HappeningView::Preempted { strategy: if swap { "swap" } else { "recompute" } }
             }
+            Happening::Copying => HappeningView::Copying,
             Happening::Resumed => HappeningView::Resumed,
             Happening::Paused => HappeningView::Paused,
             Happening::Unpaused => HappeningView::Unpaused,

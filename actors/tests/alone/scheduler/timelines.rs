@@ -1,11 +1,12 @@
 //! Tests of the timelines of sequences.
 
+use super::settle;
 use super::{Alone, started};
 use crate::run;
-use tiercel_actors::messages::{CopiesEnded, Inspect};
+use tiercel_actors::messages::{CopiesEnded, Inspect, StepReserved};
 use tiercel_actors::{Control, Happening, Moment};
 use tiercel_device::{SeqId, StepId, Tier};
-use tiercel_policy::{PreemptOutcome, Preempted, StoreEvent};
+use tiercel_policy::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StoreEvent};
 
 impl Alone {
     /// Returns the moments of a live sequence.
@@ -89,6 +90,29 @@ fn a_timeline_tells_what_operators_did_and_leaves_out_what_changed_nothing() {
         alone.command(Control::Cancel(seq)).await;
         let inspected = alone.scheduler.send(Inspect(vec![seq])).await.unwrap();
         assert!(inspected.live.is_empty(), "the sequence has ended");
+    });
+}
+
+#[test]
+fn a_timeline_tells_when_blocks_are_copied_in() {
+    run(async {
+        let alone = started();
+        let _stream = alone.enqueue(1, Tier::Premium).await;
+        let request = alone.request().await;
+        let ticket = request.wants[0].ticket;
+        let grants = vec![Grant { ticket, outcome: GrantOutcome::Copying { blocks: 1 } }];
+        let step = request.step;
+        let grant = StepGrant { step, grants, preempted: Vec::new(), free_blocks: 0 };
+        alone.scheduler.send(StepReserved(grant)).await.unwrap();
+        settle().await;
+        let queued = Happening::Queued { tier: Tier::Premium };
+        assert_eq!(alone.happenings(ticket.seq).await, [queued, Happening::Copying]);
+        let event = StoreEvent::Resumed { ticket, computed: 4, copied: 1, failed: 0 };
+        let ended = CopiesEnded { events: vec![event], blocks: 1, duration_us: 10 };
+        alone.scheduler.send(ended).await.unwrap();
+        alone.step().await;
+        let started = [queued, Happening::Copying, Happening::Started, Happening::FirstToken];
+        assert_eq!(alone.happenings(ticket.seq).await, started);
     });
 }
 

@@ -71,6 +71,7 @@ fn happening(moment: &Value) -> String {
     match of("what") {
         "queued" => format!("queued, {}", of("tier")),
         "first_token" => "first token".to_owned(),
+        "copying" => "blocks are copied to the device".to_owned(),
         "preempted" => format!("preempted, {}", of("strategy")),
         "paused" => "paused by an operator".to_owned(),
         "unpaused" => "resumed by an operator".to_owned(),

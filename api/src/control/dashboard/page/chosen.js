@@ -9,6 +9,7 @@ const HAPPENED = {
   started: () => "started",
   first_token: () => "first token",
   preempted: (of) => `preempted by ${of.strategy}`,
+  copying: () => "blocks copied to the device",
   resumed: () => "resumed",
   paused: () => "paused by an operator",
   unpaused: () => "pause ended by an operator",
