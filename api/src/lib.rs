@@ -9,6 +9,7 @@
 //! | `live` | live requests, by the ids that clients and the engine know |
 //! | `http` | routes, limits, errors, tenants, health |
 //! | `openai` | requests, responses, response streams |
+//! | `spans` | spans of requests for OpenTelemetry, in builds with the feature `otel` |
 //! | `standing` | where live requests stand: positions in line, paused, preempted |
 //! | `text` | tokens to text and back |
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
@@ -21,5 +22,6 @@ mod http;
 mod live;
 mod openai;
 mod replies;
+mod spans;
 mod standing;
 mod text;

@@ -22,9 +22,18 @@ impl Program {
     /// # Panics
     /// If the server ends before it is ready; the panic shows its log.
     pub fn serve(path: &str, args: &[&str]) -> Program {
+        Program::serve_in(path, args, &[])
+    }
+
+    /// Starts a server like [`Program::serve`], with these variables in its environment.
+    ///
+    /// # Panics
+    /// The same as of [`Program::serve`].
+    pub fn serve_in(path: &str, args: &[&str], variables: &[(&str, &str)]) -> Program {
         let ports = ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0"];
         let mut command = Command::new(path);
         command.arg("serve").args(ports).args(args).stderr(Stdio::piped());
+        command.envs(variables.iter().copied());
         let mut child = command.env_remove("TIERCEL_LOG").env("NO_COLOR", "1").spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let (mut seen, mut address) = (Vec::new(), None);

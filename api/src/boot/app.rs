@@ -9,6 +9,7 @@ use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::replies::Recorder;
+use crate::spans::Spans;
 use crate::standing::Standings;
 use crate::text::{Forms, Text, TextError};
 use actix_web::http::StatusCode;
@@ -100,7 +101,7 @@ impl App {
     /// Makes the state of a server whose engine will have `places` places.
     pub(crate) fn new(
         (http, keys): (HttpSettings, Keys),
-        recorder: Option<Recorder>,
+        (recorder, spans): (Option<Recorder>, Option<Spans>),
         places: u32,
         clock: Clock,
         metrics: Exporter,
@@ -109,7 +110,7 @@ impl App {
         stage::set(Stage::Loading);
         App {
             keys,
-            access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
+            access: Arc::new(AccessLog::new(http.access_log, spans, clock.clone())),
             http,
             clock,
             metrics,

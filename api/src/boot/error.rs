@@ -39,6 +39,11 @@ pub enum BootError {
     /// The metrics recorder cannot be installed.
     #[error("cannot record metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The exporter of spans cannot be made from the variables of the environment.
+    #[error(
+        "cannot export spans: {0}; correct the variables OTEL_..., or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+    )]
+    Spans(String),
     /// The model cannot be fetched, read, or loaded onto its device.
     #[error("{0}")]
     Model(String),

@@ -10,6 +10,7 @@ use crate::boot::{
 use crate::control::{AuditEvent, SERVER};
 use crate::http::{self, Certificate, Keys, Surface};
 use crate::replies::Recorder;
+use crate::spans::Spans;
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
@@ -83,7 +84,9 @@ impl Bound {
         let clock = Clock::wall();
         let places = settings.engine.admission.max_requests;
         let of_http = (settings.http.clone(), keys);
-        let app = Data::new(App::new(of_http, recorder, places, clock.clone(), exporter));
+        let spans = Spans::from_environment(&clock, certificate.is_some())?;
+        let records = (recorder, spans);
+        let app = Data::new(App::new(of_http, records, places, clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
         let serve = |listener, surface| {
             http::server(listener, app.clone(), surface, certificate.clone(), stall_timeout_ms)
@@ -124,7 +127,7 @@ impl Bound {
             let graceful = draining::traces_answered(&app).await;
             operators.stop(graceful).await;
         }
-        app.access.tell_left_out();
+        app.access.finish().await;
         tracing::info!("the server has stopped");
         Ok(())
     }

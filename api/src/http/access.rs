@@ -1,14 +1,16 @@
 //! Access log: one line for each HTTP request if the operator wants it, and in any case one line for each refused
 //! request, up to a limit per second.
 
-use crate::http::{ApiError, Caller, RequestId, refusals};
+use crate::http::{ApiError, Caller, Facts, RequestId, refusals};
+use crate::spans::{OpenSpan, Spans};
 use actix_web::dev::ServiceResponse;
-use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use tiercel_actors::EndedTimeline;
 use tiercel_device::{Clock, Tier, Timestamp};
+use tokio::sync::oneshot;
 
 /// Maximum number of log lines about refused requests in one second. Refusals beyond the limit are only counted.
 const REFUSALS_PER_S: u32 = 10;
@@ -22,12 +24,23 @@ pub(crate) struct AccessLog {
     every_request: bool,
     clock: Clock,
     refusals: Mutex<Allowance>,
+    /// Exporter of spans, if the server has one.
+    spans: Option<Spans>,
 }
 
 impl AccessLog {
     /// Makes an access log with a line for every request, or for refused requests alone.
-    pub(crate) fn new(every_request: bool, clock: Clock) -> AccessLog {
-        AccessLog { every_request, clock, refusals: Mutex::default() }
+    pub(crate) fn new(every_request: bool, spans: Option<Spans>, clock: Clock) -> AccessLog {
+        AccessLog { every_request, clock, refusals: Mutex::default(), spans }
+    }
+
+    /// Ends the access log of a server that stops: logs the rest, and exports the last spans. That takes a few seconds at
+    /// most.
+    pub(crate) async fn finish(&self) {
+        self.tell_left_out();
+        if let Some(spans) = &self.spans {
+            spans.finish().await;
+        }
     }
 
     /// Logs how many refused requests got no log line since the last call, if there are any.
@@ -82,39 +95,8 @@ pub(crate) struct Record {
     path: String,
     request_id: Arc<str>,
     facts: RefCell<Facts>,
-}
-
-#[derive(Default)]
-struct Facts {
-    id: Option<String>,
-    /// Name of the client's API key, and of its tenant; `None` on a server without keys.
-    key: Option<Arc<str>>,
-    tenant: Option<Arc<str>>,
-    tier: Option<Tier>,
-    prompt_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
-    output_tokens: Option<u32>,
-    first_token: Option<Timestamp>,
-    last_token: Option<Timestamp>,
-    /// Number of choices of the request that have not ended yet.
-    choices: u32,
-    /// Number of all choices of the request.
-    all_choices: u32,
-    status: Option<StatusCode>,
-    outcome: Option<&'static str>,
-    /// Reason why the request was refused, if it was.
-    refused: Option<String>,
-}
-
-impl Facts {
-    /// Returns the mean time per output token after the first, of all choices together, ms, to a tenth; `None` if no
-    /// choice has two tokens.
-    fn tpot_ms(&self) -> Option<f64> {
-        let after_first = self.output_tokens?.checked_sub(self.all_choices).filter(|n| *n > 0)?;
-        let took_ms = self.last_token?.since_ms(self.first_token?);
-        let mean_ms = took_ms * f64::from(self.all_choices) / f64::from(after_first);
-        Some((mean_ms * 10.0).round() / 10.0)
-    }
+    /// The request's spans, if they will be exported.
+    open: RefCell<Option<OpenSpan>>,
 }
 
 impl Record {
@@ -127,6 +109,7 @@ impl Record {
             path: request.path().chars().take(PATH_CHARS).collect(),
             request_id: RequestId::of(request),
             facts: RefCell::default(),
+            open: RefCell::new(log.spans.as_ref().and_then(|spans| spans.begin(request))),
         });
         request.extensions_mut().insert(record.clone());
         record
@@ -149,6 +132,12 @@ impl Record {
         self.facts.borrow_mut().tier = Some(tier);
     }
 
+    /// Records for spans the served model that the request is for, and whether the client asked for a stream.
+    pub(crate) fn model(&self, name: &str, streamed: bool) {
+        let mut facts = self.facts.borrow_mut();
+        (facts.model, facts.streamed) = (Some(name.into()), streamed);
+    }
+
     /// Records for the access log that the request is about to be submitted to the engine.
     pub(crate) fn submitted(&self, id: &str, prompt_tokens: u32, choices: u32) {
         let mut facts = self.facts.borrow_mut();
@@ -156,6 +145,12 @@ impl Record {
         facts.prompt_tokens = Some(prompt_tokens);
         facts.output_tokens = Some(0);
         (facts.choices, facts.all_choices) = (choices, choices);
+    }
+
+    /// Returns the channel on which the engine shall send the timeline of the request's next choice, if the spans of the
+    /// request will be exported.
+    pub(crate) fn timeline(&self) -> Option<oneshot::Sender<EndedTimeline>> {
+        self.open.borrow_mut().as_mut().map(OpenSpan::choice)
     }
 
     /// Records for the access log that an output token has arrived; the first one sets the TTFT.
@@ -207,10 +202,6 @@ impl Record {
     }
 
     fn write(&self, facts: &Facts) {
-        // Log the request as cancelled if its client left before the response head, or before the last choice had
-        // ended.
-        let left = facts.status.is_none() || facts.choices > 0;
-        let outcome = if left { Some("cancelled") } else { facts.outcome };
         let since_ms = |at: Timestamp| (at.since_ms(self.began) * 10.0).round() / 10.0;
         tracing::info!(
             id = facts.id.as_deref().map(tracing::field::display),
@@ -219,7 +210,7 @@ impl Record {
             tenant = facts.tenant.as_deref(),
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
-            outcome = outcome.map(tracing::field::display),
+            outcome = facts.ended_as().map(tracing::field::display),
             prompt = facts.prompt_tokens,
             cached = facts.cached_tokens,
             output = facts.output_tokens,
@@ -260,29 +251,15 @@ impl Drop for Record {
         if let Some(why) = &facts.refused {
             self.write_refusal(&facts, why);
         }
+        if let (Some(spans), Some(open)) = (&self.log.spans, self.open.take()) {
+            spans.end(open, (&self.request_id, facts), (self.began, self.log.clock.now()));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_time_per_token_is_the_mean_after_the_first_token_of_each_choice() {
-        let at = |ms: u64| Some(Timestamp(ms * 1_000));
-        let facts = |output: u32, choices: u32| Facts {
-            output_tokens: Some(output),
-            all_choices: choices,
-            first_token: at(100),
-            last_token: at(190),
-            ..Facts::default()
-        };
-        assert_eq!(facts(10, 1).tpot_ms(), Some(10.0));
-        // Two choices of 10 tokens at the same pace.
-        assert_eq!(facts(20, 2).tpot_ms(), Some(10.0));
-        assert_eq!([facts(1, 1), facts(1, 2), facts(2, 2)].map(|f| f.tpot_ms()), [None; 3]);
-        assert_eq!(Facts::default().tpot_ms(), None);
-    }
 
     #[test]
     fn refusals_beyond_the_allowance_of_a_second_are_counted() {

@@ -34,6 +34,7 @@ pub(crate) async fn chat(
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
+    record.model(&model, chat.common.stream);
     let listener = app.recorder.as_ref().map(|recorder| {
         let texts: Vec<_> = chat.conversation.texts().collect();
         recorder.listen(Question::of(&texts))

@@ -36,6 +36,7 @@ pub(crate) async fn completions(
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(text.common.model.as_deref())?.to_owned();
+    record.model(&model, text.common.stream);
     let listener = match (&app.recorder, text.prompts.as_slice()) {
         (Some(recorder), [Prompt::Text(text)]) => Some(recorder.listen(Question::of_text(text))),
         _ => None,

@@ -174,7 +174,7 @@ async fn submit(
                 returning: job.returning,
             };
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
-            let answer = serving.engine.submit_as(request, Some(&origin), None).await;
+            let answer = serving.engine.submit_as(request, Some(&origin), record.timeline()).await;
             let tokens = answer.inspect_err(|refusal| {
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
                 // them to admission, because they will come back with the retry. A retry was reported at its first
