@@ -2,12 +2,17 @@
 """What open live pages cost a full server, and whether the pages stay as light as they were.
 
     cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
+    cargo build --release && python3 benches/dashboard.py planning      # the time of planning with five pages and without
     cargo build --release && python3 benches/dashboard.py documents     # the same without a browser
 
 10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the time of planning and of all the host's work
 between two steps (tokens are delivered, and the next step is planned) is measured without a page and with PAGES pages (5 unless stated) open in Chromium. Then the pages stay
 open for MINUTES (20 unless stated). Printed every half minute are, for the heaviest page: the JavaScript heap after a collection of
 garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
+
+`planning`: 10,300 sequences wait while 16 run, in steps of 2 ms. The server's engine thread has one processor, and all other threads of the
+server, Chromium and this script have another. Blocks of 5 s without a page (A) and with five pages in one window (B), of which one is
+visible, come in the order A B B A, five times. Printed are p50 and p99 over all steps of A and of B, and the ratio of the two p99 with a 95 % bootstrap interval.
 
 `documents`: planning and the host's work without requests from operators, and with 10 requests a second for the document that
 pages poll (as five pages send), in two turns of 25 s each.
@@ -19,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clients"))
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import Browser  # noqa: E402
-from operators import PORT, PROFILE, Server, host_times, stream  # noqa: E402
+from operators import PORT, PROFILE, TIMES, Server, Steps, block, engine_of, host_times, interval, percentile, pin, stream  # noqa: E402
 
 TURN_S = 30
 TURNS = 3
@@ -27,20 +32,29 @@ REPORT_S = 30
 URL = f"http://127.0.0.1:{PORT + 1}/dashboard"
 
 
-def full_server():
-    """Starts a server, and fills it with requests that take longer than the measurement."""
+def started(profile_text, running):
+    """Starts a server that runs at most `running` sequences at a time."""
     profile = tempfile.NamedTemporaryFile("w", suffix=".toml")
-    profile.write(PROFILE)
+    profile.write(profile_text)
     profile.flush()
     sets = ["admission.max_requests=20000", "admission.max_queued_requests_per_tier=20000", "patience.background_s=0"]
-    server = Server("--device", f"mock:{profile.name}", "--max-num-seqs", "64", *[x for s in sets for x in ("--set", s)])
+    server = Server("--device", f"mock:{profile.name}", "--max-num-seqs", str(running), *[x for s in sets for x in ("--set", s)])
     server.profile = profile
+    return server
+
+
+def fill(server):
+    """Fills a server with requests that take longer than the measurement."""
     body = {"prompt": "Hello", "n": 128, "max_tokens": 8000, "ignore_eos": True, "service_tier": "flex"}
     for number in range(81):
         threading.Thread(target=stream, args=(body | {"id": f"f{number}"}, {}), daemon=True).start()
     while server.listing("?limit=1")["total"] < 81 * 128:
         time.sleep(1)
     return server
+
+
+def full_server():
+    return fill(started(PROFILE, 64))
 
 
 def opened(browser, number):
@@ -67,6 +81,36 @@ def compare(server, browser, number):
             print(f"turn {turn + 1}, {len(pages)} pages: planning p50 {p50(planning)} us, p99 {p99(planning)} us; all of the host's "
                   f"work p50 {p50(host)} us, p99 {p99(host)} us; {len(host)} steps", flush=True)
     return pages
+
+
+def planning(number=5, rounds=5):
+    """Compares the host's times with pages and without, on processors of their own."""
+    server = started(PROFILE.replace("step_base_us = 20000.0", "step_base_us = 2000.0"), 16)
+    engine = engine_of(server)
+    fill(server)
+    pin(server, engine)
+    browser = Browser()
+    steps, pairs = Steps(server), []
+    try:
+        for _ in range(rounds):
+            before, _ = block(steps, None)
+            pages = opened(browser, number)
+            time.sleep(2)
+            with_pages = [block(steps, None)[0] for _ in range(2)]
+            for page in pages:
+                page.send("Page.close")
+            time.sleep(2)
+            pairs += zip((before, block(steps, None)[0]), with_pages)
+            print(f"{len(pairs)} pairs of blocks", flush=True)
+    finally:
+        browser.close()
+        server.stop()
+    for name in TIMES:
+        without, those_with = (" ".join(f"p{round(part * 100)} {percentile([pair[at][name] for pair in pairs], part)} us" for part in (0.5, 0.99))
+                               for at in (0, 1))
+        ratio, low, high = interval(pairs, name)
+        print(f"{number} pages, {name}: without {without}; with {those_with}; p99 {ratio - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%}), "
+              f"{sum(pair[1][name].total() for pair in pairs)} steps with pages")
 
 
 def figures(page):
@@ -128,6 +172,8 @@ def main(minutes=20.0, number=5):
 if __name__ == "__main__":
     if len(sys.argv) > 3 or "--help" in sys.argv:
         sys.exit(__doc__)
+    if sys.argv[1:] == ["planning"]:
+        sys.exit(planning())
     if sys.argv[1:] == ["documents"]:
         sys.exit(documents())
     main(*[kind(argument) for kind, argument in zip((float, int), sys.argv[1:])])

@@ -251,7 +251,7 @@ def pooled(rounds):
 def compared(before, after, share):
     """Writes by how much a percentile of gaps differs, %, with a 95 % interval from resampled rounds."""
     draws, drawing = [], random.Random(1)
-    for _ in range(1000):
+    for _ in range(200):
         chosen = drawing.choices(range(len(before)), k=len(before))
         draws.append(percentile(pooled(after[at] for at in chosen), share) / percentile(pooled(before[at] for at in chosen), share))
     ratio = percentile(pooled(after), share) / percentile(pooled(before), share)
