@@ -80,7 +80,7 @@ def wait(done, most_s=60):
 def start_prometheus(folder):
     """Starts a Prometheus that reads both servers each second, and evaluates the alerts with a short `for`."""
     rules = (ROOT / "ops/prometheus/alerts.yml").read_text()
-    (Path(folder) / "alerts.yml").write_text(re.sub(r"for: \d+m", "for: 2s", rules))
+    (Path(folder) / "alerts.yml").write_text(re.sub(r"(?m)^( +)for: \d+m", r"\1for: 2s", rules))
     targets = [f"127.0.0.1:{PORT}", f"127.0.0.1:{PORT + 4}"]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
