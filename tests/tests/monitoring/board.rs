@@ -61,6 +61,10 @@ fn the_board_has_the_fields_that_grafana_wants() {
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{panel}");
         assert!(!panel["description"].as_str().unwrap().is_empty(), "{panel}");
         assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{panel}");
+        if panel["type"] == "timeseries" {
+            let legend = &panel["options"]["legend"];
+            assert!(legend["calcs"].is_array() && legend["displayMode"].is_string(), "{panel}");
+        }
         for target in panel["targets"].as_array().unwrap() {
             assert_eq!(target["datasource"]["type"], "prometheus", "{target}");
             assert!(target["refId"].is_string(), "{target}");
