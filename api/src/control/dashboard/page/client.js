@@ -38,13 +38,21 @@ function headers(more = {}) {
 
 /** Asks the control API; throws `Refused` for an answer with an error. */
 async function ask(path, options = {}) {
+  // A browser sends no other characters, and would tell of them as of a lost connection.
+  if (key !== null && !/^[\x21-\x7e]+$/.test(key)) throw new Refused(401, "a key has visible ASCII characters alone", "invalid_api_key");
   const answer = await fetch(`control/v1/${path}`, {
     cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS), ...options,
     headers: headers(options.headers),
   });
-  const body = await answer.json();
-  if (!answer.ok) throw refused(answer, body);
+  const body = await answer.json().catch(noJson);
+  if (!answer.ok || body === null) throw refused(answer, body);
   return body;
+}
+
+/** Returns null for a body that is no JSON, such as a page of a proxy; any other error goes on. */
+function noJson(error) {
+  if (error instanceof SyntaxError) return null;
+  throw error;
 }
 
 /** Returns the error of an answer from the answer's body. */
@@ -141,7 +149,7 @@ export class Listener {
     const answer = await fetch("control/v1/events", {
       headers: headers(), cache: "no-store", credentials: "omit", signal: this.abort.signal,
     });
-    if (!answer.ok) throw refused(answer, await answer.json().catch(() => null));
+    if (!answer.ok) throw refused(answer, await answer.json().catch(noJson));
     this.accepted = true;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let text = ""; ; ) {

@@ -23,9 +23,12 @@ export class Events {
   listen() {
     if (this.listener || performance.now() - this.triedAt < RETRY_MS) return;
     this.triedAt = performance.now();
-    const listener = new Listener((event) => this.add(event.unix_s * 1_000, words(event)));
+    // The event that tells of lost events has no time.
+    const unixMs = (event) => (event.unix_s === undefined ? Date.now() : event.unix_s * 1_000);
+    const listener = new Listener((event) => this.add(unixMs(event), words(event)));
     this.listener = listener;
     const ended = (error) => {
+      listener.stop();
       if (listener.accepted) this.refusals.clear();
       if (this.listener !== listener) return;
       this.listener = null;
@@ -41,7 +44,7 @@ export class Events {
     this.note(`no events: ${message}`);
   }
 
-  /** Stops listening, because the connection is lost or the key has changed. */
+  /** Stops listening, because the connection is lost, the key has changed or the page is hidden. */
   stop() {
     this.listener?.stop();
     this.listener = null;
@@ -73,7 +76,9 @@ function words(event) {
     case "policy": return `${by} changed ${Object.keys(event.settings ?? {}).join(", ")}`;
     case "drain": return `${by} drains the server: ${count(event.requests ?? 0)} requests may finish`;
     case "draining": return `draining: ${count(event.requests ?? 0)} requests left`;
-    case "drained": return `drained: ${count(event.finished ?? 0)} finished, ${count(event.ended ?? 0)} ended, ${count(event.other ?? 0)} otherwise`;
+    case "drained":
+      if (event.finished === undefined) return "drained: the step in flight did not end in time";
+      return `drained: ${count(event.finished ?? 0)} finished, ${count(event.ended ?? 0)} ended, ${count(event.other ?? 0)} otherwise`;
     default: return `${by}: ${action}`;
   }
 }

@@ -1,7 +1,7 @@
 // Numbers as texts.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1, signDisplay: "negative" });
 
 export const count = (number) => whole.format(number);
 
@@ -21,7 +21,7 @@ export function time(ms) {
 /** A share from 0 to 1. All and nothing are told only where they are exact. */
 export function percent(share) {
   const text = tenth.format(100 * share);
-  if (text === "100.0") return share === 1 ? "100 %" : "99.9 %";
+  if (text === "100.0") return Math.abs(share - 1) < 1e-9 ? "100 %" : "99.9 %";
   return `${text} %`;
 }
 

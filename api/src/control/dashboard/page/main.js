@@ -47,7 +47,9 @@ function seen(live) {
   parts.tenants.show(live);
   parts.pools.show(live.pools);
   showRequests();
-  parts.events.listen();
+  // A browser gives all tabs of a server six connections together, so a hidden page keeps none open.
+  if (document.hidden) parts.events.stop();
+  else parts.events.listen();
 }
 
 /** Begins a new life of the server: nothing of the one before counts. */

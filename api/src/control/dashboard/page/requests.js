@@ -67,6 +67,7 @@ export class Requests {
     const { word } = history;
     write(found.name, shortName(row));
     write(found.state, row.state === "waiting" && row.position && word === "waiting" ? `waiting ${count(row.position)}` : word);
+    mark(found.root, "aria-selected", row.seq === this.chosen);
     mark(found.root, "data-state", word.replace(" ", "-"));
     mark(found.root, "data-preemptions", row.preemptions);
     found.root.classList.toggle("gone", history.endedAt !== null);

@@ -61,7 +61,7 @@ export class Latencies {
       row.className = first ? "first" : "";
       cells[0].replaceChildren(...(first ? [tierLabel(tier)] : []));
     }
-    const judged = slo.target_ms !== null && (slo.samples > 0 || slo.overdue > 0);
+    const judged = slo.target_ms !== null && (slo.samples > 0 || slo.overdue > 0 || slo.compliance < 1);
     write(cells[1], name);
     write(cells[2], time(slo.target_ms));
     write(cells[3], slo.samples > 0 ? time(slo.p99_ms) : "–");
