@@ -325,12 +325,15 @@ fn processes_with(text: &str) -> usize {
 #[test]
 fn a_signal_leaves_nothing_of_what_if() {
     let server = server();
-    let record = ["what-if", "--policy", "fcfs", "--minutes", "5"];
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.jsonl");
+    let record =
+        ["what-if", "--policy", "fcfs", "--minutes", "5", "--keep", kept.to_str().unwrap()];
     interrupt(&server, &record, "-INT", |_| {
         lines(&server, &["record", "status"]).join("").starts_with("recording:")
     });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "part of a recording is left");
     // The simulation waits for text from a pipe, to which no process writes.
-    let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let replay = ["what-if", "--policy", "fcfs", "--recording", pipe.to_str().unwrap()];

@@ -18,16 +18,21 @@ pub(crate) struct ReportFile {
 
 impl ReportFile {
     pub(crate) fn create(path: PathBuf) -> Result<ReportFile, Failure> {
-        let direct = path.metadata().is_ok_and(|found| !found.is_file());
-        let partial = (!direct).then(|| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".partial");
-            PathBuf::from(name)
-        });
+        let partial = ReportFile::partial_of(&path);
         match File::create(partial.as_ref().unwrap_or(&path)) {
             Ok(file) => Ok(ReportFile { path, file, partial }),
             Err(error) => Err(cannot_write(&path, &error)),
         }
+    }
+
+    /// Returns the temporary path that the report with the final path `path` is written to; `None` for devices and pipes.
+    pub(crate) fn partial_of(path: &Path) -> Option<PathBuf> {
+        let direct = path.metadata().is_ok_and(|found| !found.is_file());
+        (!direct).then(|| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".partial");
+            PathBuf::from(name)
+        })
     }
 
     pub(crate) fn write(self, report: &impl Serialize) -> Result<(), Failure> {

@@ -24,7 +24,8 @@ const LOOK: Duration = Duration::from_millis(200);
 #[command(after_help = "\
 Records the server's traffic for some minutes, or takes a recording, and replays it on this machine under
 the settings in force and under other policies, by the server's own measured speed. The simulation runs in
-a process of its own with low priority. The server goes on under its policy.
+a process of its own with low priority. The server goes on under its policy. If this command is ended while
+it records, the server records on: `tiercel ctl record stop FILE` ends the recording.
 
 Examples:
   tiercel ctl what-if --policy tiercel,priority+preempt --minutes 10 --keep traffic.jsonl
@@ -62,7 +63,8 @@ impl WhatIf {
             Chosen::load(policy, &ServerSettings::default(), &self.settings)?;
         }
         let folder = tempfile::tempdir().map_err(Failure::new)?;
-        leave_nothing_behind(folder.path().to_owned()).map_err(Failure::new)?;
+        let partial = self.keep.as_deref().and_then(ReportFile::partial_of);
+        leave_nothing_behind(folder.path().to_owned(), partial).map_err(Failure::new)?;
         let recording = match &self.recording {
             Some(recording) => recording.clone(),
             None => self.record(client, folder.path())?,
@@ -124,12 +126,13 @@ impl WhatIf {
     }
 }
 
-/// Makes a signal that ends this process remove `folder` first. The simulation is a child process that ends when this
-/// process ends.
-fn leave_nothing_behind(folder: PathBuf) -> std::io::Result<()> {
+/// Makes a signal that ends this process remove `folder`, and the file `partial` that the recording is written to, first.
+/// The simulation is a child process that ends when this process ends.
+fn leave_nothing_behind(folder: PathBuf, partial: Option<PathBuf>) -> std::io::Result<()> {
     at_signal(move |code| {
-        // Ignore an error: the command may have removed the folder by itself meanwhile.
+        // Ignore errors: the command may have removed the folder by itself, and completed the file, meanwhile.
         let _ = std::fs::remove_dir_all(folder);
+        let _ = partial.map(std::fs::remove_file);
         std::process::exit(code);
     })
 }
