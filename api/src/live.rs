@@ -1,10 +1,11 @@
 //! Live requests of the server: the ids that clients know, and the sequences that the engine knows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::{SeqId, Tier};
 use tiercel_policy::blocks::Salt;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Most requests that are looked up while other threads wait for the index. The thread that looks them up may have a lower
 /// priority than the others.
@@ -57,10 +58,27 @@ impl LiveRequest {
 
 /// All live requests. Their number is limited by the engine's permits.
 #[derive(Debug, Default)]
-pub(crate) struct LiveRequests(Mutex<Index>);
+pub(crate) struct LiveRequests {
+    index: Mutex<Index>,
+    /// Read by each request from its submission to its entry in the index.
+    submitting: RwLock<()>,
+}
 
-/// Live requests by each sequence of theirs.
-type Index = HashMap<SeqId, Arc<LiveRequest>>;
+/// Live requests, by all that clients and operators name them by.
+#[derive(Debug, Default)]
+struct Index {
+    /// Live requests by each sequence of theirs.
+    by_seq: HashMap<SeqId, Arc<LiveRequest>>,
+    /// Both ids of each request, with the request's first sequence, because clients may give several requests one id.
+    names: BTreeSet<(Arc<str>, SeqId)>,
+}
+
+/// Returns the entries of a request in [`Index::names`].
+fn names(request: &LiveRequest) -> impl Iterator<Item = (Arc<str>, SeqId)> {
+    let first = request.sequences.first().copied();
+    let ids = [Arc::from(request.id.as_str()), request.request_id.clone()];
+    ids.into_iter().filter_map(move |id| Some((id, first?)))
+}
 
 /// Entry of a live request, which is removed when this value is dropped.
 pub(crate) struct Listed {
@@ -76,13 +94,26 @@ impl Listed {
 }
 
 impl LiveRequests {
+    /// Returns a guard that a request holds from before its submission to the engine until the request has entered. Waits
+    /// while another caller holds requests back, which takes that caller about a second at most.
+    pub(crate) async fn submitting(&self) -> RwLockReadGuard<'_, ()> {
+        self.submitting.read().await
+    }
+
+    /// Waits until every request that is being submitted has entered or has been refused. While the caller holds the
+    /// guard, no other request is submitted, so each sequence of a client in the engine is listed here.
+    pub(crate) async fn hold_back(&self) -> RwLockWriteGuard<'_, ()> {
+        self.submitting.write().await
+    }
+
     /// Adds a request that the engine has accepted.
     pub(crate) fn enter(self: &Arc<LiveRequests>, request: LiveRequest) -> Listed {
         let request = Arc::new(request);
         let mut index = self.index();
         for seq in &request.sequences {
-            index.insert(*seq, request.clone());
+            index.by_seq.insert(*seq, request.clone());
         }
+        index.names.extend(names(&request));
         drop(index);
         Listed { requests: self.clone(), request }
     }
@@ -90,14 +121,13 @@ impl LiveRequests {
     /// Returns the requests with this id: the id in their response, the client's `X-Request-Id`, or the number of a
     /// sequence. Only those of the tenant `of`, if it is given. In the order of their first sequences.
     pub(crate) fn find(&self, id: &str, of: Option<Salt>) -> Vec<Arc<LiveRequest>> {
+        let name: Arc<str> = id.into();
         let index = self.index();
-        let number = id.parse().ok().and_then(|number| index.get(&SeqId(number)));
-        let named = index.iter().filter(|(seq, request)| {
-            let is_first = request.sequences.first() == Some(seq);
-            is_first && (request.id == id || *request.request_id == *id)
-        });
+        let named = index.names.range((name.clone(), SeqId(0))..=(name, SeqId(u64::MAX)));
+        let seqs = id.parse().ok().map(SeqId).into_iter().chain(named.map(|(_, seq)| *seq));
         let mut found: Vec<Arc<LiveRequest>> =
-            number.into_iter().chain(named.map(|(_, request)| request)).cloned().collect();
+            seqs.filter_map(|seq| index.by_seq.get(&seq).cloned()).collect();
+        drop(index);
         found.retain(|request| of.is_none_or(|salt| request.salt == salt));
         found.sort_unstable_by_key(|request| request.sequences.first().copied());
         found.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -114,19 +144,19 @@ impl LiveRequests {
         while sequences.peek().is_some() {
             let index = self.index();
             let some = sequences.by_ref().take(FOUND_AT_ONCE);
-            found.extend(some.filter_map(|seq| Some((seq, index.get(&seq)?.clone()))));
+            found.extend(some.filter_map(|seq| Some((seq, index.by_seq.get(&seq)?.clone()))));
         }
         found
     }
 
     /// Returns the sequences of all requests, in no particular order.
     pub(crate) fn sequences(&self) -> Vec<SeqId> {
-        self.index().keys().copied().collect()
+        self.index().by_seq.keys().copied().collect()
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        // Ignore that the mutex is poisoned: each change of the map is one call, which leaves it valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        // Ignore that the mutex is poisoned: no change of the index panics halfway.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,7 +164,10 @@ impl Drop for Listed {
     fn drop(&mut self) {
         let mut index = self.requests.index();
         for seq in &self.request.sequences {
-            index.remove(seq);
+            index.by_seq.remove(seq);
+        }
+        for name in names(&self.request) {
+            index.names.remove(&name);
         }
     }
 }
@@ -157,7 +190,7 @@ mod tests {
     fn a_request_is_found_under_its_three_ids_until_it_ends() {
         let live = Arc::new(LiveRequests::default());
         let first = live.enter(request("chatcmpl-1", "trace", 1, &[5, 6]));
-        let _second = live.enter(request("cmpl-2", "trace", 2, &[7]));
+        let second = live.enter(request("cmpl-2", "trace", 2, &[7]));
         let found = |id: &str, of: Option<u8>| -> Vec<String> {
             let found = live.find(id, of.map(|byte| Salt([byte; 16])));
             found.iter().map(|request| request.id.clone()).collect()
@@ -171,6 +204,8 @@ mod tests {
         drop(first);
         assert_eq!(found("5", None), [] as [&str; 0]);
         assert_eq!(found("trace", None), ["cmpl-2"]);
+        drop(second);
+        assert!(live.index().by_seq.is_empty() && live.index().names.is_empty());
     }
 
     #[test]

@@ -95,6 +95,7 @@ fn live_traffic_is_recorded_without_text_and_replayed_with_the_servers_own_setti
     assert!(like == 0 && shared > 0 && shared.is_multiple_of(16), "{shared}");
     assert_eq!(rows[3].seen.cached_tokens, shared, "the cache found what the recording tells");
     assert_eq!(recording.header.settings["patience"]["standard_s"], json!(77.0));
+    assert!(recording.header.steps >= 36, "the steps to the end: {}", recording.header.steps);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains(SECRET) && !text.contains("seven"), "{text}");
     let report = simulate(&path, &folder, "fcfs");
@@ -108,6 +109,34 @@ fn live_traffic_is_recorded_without_text_and_replayed_with_the_servers_own_setti
     let counts = |of: &Value| (of["total"]["requests"].clone(), of["total"]["completed"].clone());
     assert_eq!(counts(&report["measured"]), (json!(6), json!(6)));
     assert_eq!(counts(&report["replays"][0]["outcome"]), (json!(6), json!(6)));
+    server.finish();
+}
+
+#[test]
+fn only_a_change_of_settings_during_the_recording_is_in_its_file() {
+    let server = TestServer::mock(|_| ());
+    let change = |patience_s: u32| {
+        let body = json!({"patience.standard_s": patience_s}).to_string();
+        let headers = [("content-type", "application/json")];
+        let path = "/control/v1/policy";
+        assert_eq!(server.control().request("PATCH", path, &headers, body.as_bytes()).status, 200);
+    };
+    let folder = TempDir::new().unwrap();
+    let begin = || {
+        start(&server, &json!({}));
+        // A file without a request cannot be read.
+        assert_eq!(server.post("/v1/completions", &completion("default", "a", 2)).status, 200);
+    };
+    let is_changed = || stop(&server, &folder).1.header.settings_changed;
+    change(60);
+    begin();
+    change(60);
+    assert!(!is_changed(), "the setting had this value");
+    change(61);
+    assert!(!is_changed(), "the recording has ended");
+    begin();
+    change(62);
+    assert!(is_changed());
     server.finish();
 }
 
@@ -128,13 +157,17 @@ fn refused_requests_and_clients_that_left_are_in_the_recording() {
     let before = send("before");
     server.wait_for("one is live", |status| status.running == 1);
     start(&server, &json!({}));
+    let first = send("waits");
+    server.wait_for("it waits", |status| status.places == 2);
     // A quarter of the queue is kept for other tenants, so six of these requests are accepted.
-    let mut waiting: Vec<Connection> = (0..8).map(|_| send("waits")).collect();
+    let waiting: Vec<Connection> = (0..7).map(|_| send("waits")).collect();
     let full = server.wait_for("the queue is full", |status| status.places >= 7).places;
     let refused = server.post("/v1/completions", &completion("flex", "Hello", 9));
     assert_eq!(refused.status, 429, "{}", refused.text());
-    drop(waiting.remove(0));
+    drop(first);
     server.wait_for("it has left", |status| status.places == full - 1);
+    // The refused requests may arrive last: one was live, eight were sent to wait, and one was refused above.
+    while control(&server, "GET", "", &json!({})).json()["sequences"] != 10 {}
     let folder = TempDir::new().unwrap();
     let (path, recording) = stop(&server, &folder);
     assert_eq!(recording.header.live_at_begin, 1);
@@ -150,6 +183,48 @@ fn refused_requests_and_clients_that_left_are_in_the_recording() {
     assert_eq!(counts, [9, u64::from(10 - full), 1]);
     assert!(report["recording"]["notes"][0].as_str().unwrap().contains("1 sequences were live"));
     drop((before, waiting));
+    server.finish();
+}
+
+#[test]
+fn a_request_whose_choices_are_being_submitted_is_recorded_as_a_whole_or_as_live() {
+    const CHOICES: u32 = 100;
+    let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 1);
+    let mut body = completion("default", "Hello", 900);
+    (body["stream"], body["n"]) = (json!(true), json!(CHOICES));
+    let (folder, mut seen) = (TempDir::new().unwrap(), Vec::new());
+    for round in 0..20 {
+        let mut client = server.connect();
+        let headers = [("content-type", "application/json")];
+        client.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+        while server.engine().places() < 4 * round {}
+        start(&server, &json!({}));
+        server.wait_for("all choices are accepted", |status| status.places == CHOICES);
+        let (_, recording) = stop(&server, &folder);
+        let arrived = recording.requests.iter().filter(|row| row.before.is_none()).count() as u32;
+        seen.push((recording.requests.len() as u32, arrived % CHOICES));
+        drop(client);
+        server.wait_for("the client has left", |status| status.places == 0);
+    }
+    assert_eq!(seen, [(CHOICES, 0); 20], "sequences, and those of a request that is split");
+    server.finish();
+}
+
+#[test]
+fn a_refused_choice_refuses_the_other_choices_in_the_recording_too() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.admission.max_queued_requests_per_tier = 8;
+    });
+    start(&server, &json!({}));
+    let mut body = completion("flex", "Hello", 900);
+    body["n"] = json!(20);
+    let refused = server.post("/v1/completions", &body);
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    let (_, recording) = stop(&server, &TempDir::new().unwrap());
+    let outcomes: Vec<Outcome> = recording.requests.iter().map(|row| row.seen.outcome).collect();
+    assert!(outcomes.len() > 1, "some choices were accepted: {outcomes:?}");
+    assert!(outcomes.iter().all(|of| *of == Outcome::Refused), "{outcomes:?}");
     server.finish();
 }
 

@@ -136,20 +136,29 @@ impl Recorder {
     }
 
     /// Adds steps that the engine has completed to the recording that began at `began`, and ends it if its time is over.
-    /// Returns whether that recording runs.
+    /// Leaves out steps that the recording has. Returns whether that recording runs.
     pub fn add_steps(&self, began: Timestamp, steps: &[StepRecord]) -> bool {
         let mut kept = self.lock();
         let active = self.is_active();
         let recording = running_one(&mut kept).filter(|of| active && of.began == began);
         let Some(recording) = recording else { return false };
         let begun_us = |step: &StepRecord| step.ended_at_us.saturating_sub(step.elapsed_us);
-        let own = steps.iter().filter(|step| begun_us(step) >= began.0);
+        let newest = recording.newest_step();
+        let own = steps.iter().filter(|step| step.step > newest && begun_us(step) >= began.0);
         let room = MAX_RECORDED_STEPS - recording.steps.len();
         let before = recording.steps.len();
         recording.steps.extend(own.clone().take(room));
         recording.steps_cut |= own.count() > recording.steps.len() - before;
         self.end_if_late(recording);
         self.is_active()
+    }
+
+    /// Returns the time at which the recording began and the number of the newest step that it has (0 without steps);
+    /// `None` if no recording runs.
+    pub fn newest_step(&self) -> Option<(Timestamp, u64)> {
+        let kept = self.lock();
+        let recording = kept.as_ref().filter(|recording| recording.ended.is_none())?;
+        Some((recording.began, recording.newest_step()))
     }
 
     /// Returns facts about the recording; `None` if there is none.
@@ -268,6 +277,14 @@ impl Recorder {
         }
     }
 
+    /// Records that a sequence counts as refused although the engine had accepted it, because another choice of its request
+    /// was refused.
+    pub fn refused_with_another(&self, seq: SeqId) {
+        if self.is_active() {
+            self.change(seq, |row, now_us| row.end = Some((RecordedEnd::Refused, now_us)));
+        }
+    }
+
     /// Changes the row of a live sequence, and takes the sequence from the live ones if that ends it.
     fn change(&self, seq: SeqId, change: impl FnOnce(&mut RecordedSequence, u64)) {
         let mut kept = self.lock();
@@ -319,6 +336,10 @@ impl Recording {
     /// Returns the recorded steps, oldest first. Their times count from the start of the engine.
     pub fn steps(&self) -> &[StepRecord] {
         &self.steps
+    }
+
+    fn newest_step(&self) -> u64 {
+        self.steps.last().map_or(0, |step| step.step)
     }
 
     /// Whether steps were left out, because the recording had its most steps.

@@ -2,6 +2,7 @@
 
 use crate::boot::App;
 use crate::control::audit::Event;
+use crate::control::recording;
 use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::web::Data;
@@ -145,8 +146,10 @@ async fn change(
     let next = tiercel_config::changed(&current, started, changes).map_err(refused)?;
     let answer = serving.engine.command(Control::Adjust(Box::new(next.clone()))).await?;
     serving.follow(&next);
-    app.recorded.note_change();
     let changed = difference(&by_name(&current), &by_name(&next));
+    if *current != next && recording::runs(serving.engine.recorder()) {
+        app.recorded.note_change();
+    }
     *current = next;
     drop(current);
     let step = answer.step.0;

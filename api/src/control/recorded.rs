@@ -37,7 +37,7 @@ impl Drop for Sending {
 }
 
 impl Recorded {
-    /// Notes that an operator changed settings.
+    /// Notes that an operator changed settings while a recording ran.
     pub(crate) fn note_change(&self) {
         self.settings_changed.store(true, Ordering::Relaxed);
     }

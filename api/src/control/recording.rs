@@ -27,6 +27,8 @@ const DEFAULT_S: u64 = 3_600;
 const DEFAULT_SEQUENCES: u32 = 100_000;
 /// Interval at which the steps of a recorded engine are fetched, us. The engine keeps the last few thousand steps.
 const STEPS_US: u64 = 500_000;
+/// Longest time for which new requests are held back until those that are being submitted have an answer, us.
+const SUBMITTED_US: u64 = 1_000_000;
 
 /// Body of a request to begin a recording.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -129,13 +131,26 @@ async fn begin(
         let message = "a recording runs already; stop it first";
         ApiError::new(StatusCode::CONFLICT, message).code("recording")
     };
+    if runs(engine.recorder()) {
+        return Err(running());
+    }
     // Hold the settings, so that no operator changes them while the recording begins.
     let settings = serving.settings.lock().await;
     let targets = engine.status().await?.targets;
-    let live = views::all(app, engine).await?;
     let last_step = views::shared(engine).await?.step.0;
     let block_size = settings.prefix_cache.enabled.then(|| engine.info().block_size);
+    let mut live = views::all(app, engine).await?;
+    // Hold new requests back, so that each request is either among the live ones or arrives later, with all its choices.
+    let held_back = tokio::select! {
+        held_back = app.live.hold_back() => held_back,
+        () = app.clock.sleep_us(SUBMITTED_US) => {
+            let message = "the requests that arrive were not submitted within a second, so no recording began; try again";
+            return Err(ApiError::unavailable(message, "recording"));
+        }
+    };
+    views::update(app, engine, &mut live).await?;
     let began = engine.recorder().begin(limits, block_size, &live);
+    drop(held_back);
     let began = began.ok_or_else(running)?;
     app.recorded.begin(Facts {
         unix_s: Clock::unix_s(),
@@ -166,9 +181,16 @@ async fn collect_steps(app: Data<App>, began: Timestamp, mut last: u64) {
 /// Endpoint `POST /control/v1/recording/stop`: ends the recording. The server keeps it until the next one begins.
 pub(crate) async fn stop(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
-    let recorder = app.loaded()?.engine.recorder();
+    let engine = &app.loaded()?.engine;
+    let recorder = engine.recorder();
     if recorder.status().is_none() {
         return Err(nothing());
+    }
+    // Add the steps since the last look. An engine that has stopped has no steps, and its recording ends too.
+    if let Some((began, last)) = recorder.newest_step()
+        && let Ok(steps) = engine.steps(last).await
+    {
+        recorder.add_steps(began, &steps);
     }
     if recorder.end() {
         app.audit.record(&Event {
@@ -213,6 +235,11 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
 
 /// Content type of a recording's file.
 pub(crate) const CONTENT_TYPE: &str = "application/x-ndjson";
+
+/// Whether a recording runs.
+pub(super) fn runs(recorder: &Recorder) -> bool {
+    recorder.status().is_some_and(|status| status.state == RecordingState::Running)
+}
 
 fn nothing() -> ApiError {
     let message = "there is no recording; begin one with POST /control/v1/recording";

@@ -6,6 +6,7 @@ use crate::control::latest::LatestRows;
 use crate::control::row::{Row, rows};
 use crate::control::sorted::SortedRows;
 use crate::http::ApiError;
+use std::collections::HashSet;
 use std::sync::Arc;
 use tiercel_actors::{EngineHandle, SequenceState, SequenceView, Snapshot};
 use tiercel_device::SeqId;
@@ -71,4 +72,25 @@ pub(super) async fn all(app: &App, engine: &EngineHandle) -> Result<Vec<Sequence
     views.extend(inspected.live.into_iter().map(|(view, _)| view));
     views.sort_unstable_by_key(|view| view.seq);
     Ok(views)
+}
+
+/// Brings views that [`all`] returned up to date: adds views of the sequences that have arrived since, as they are now, and
+/// removes the views of sequences whose requests have ended. Nothing waits between the removal and the return.
+///
+/// # Errors
+/// 503 if the engine has stopped.
+pub(super) async fn update(
+    app: &App,
+    engine: &EngineHandle,
+    views: &mut Vec<SequenceView>,
+) -> Result<(), ApiError> {
+    let known: HashSet<SeqId> = views.iter().map(|view| view.seq).collect();
+    let mut arrived = app.live.sequences();
+    arrived.retain(|seq| !known.contains(seq));
+    let inspected = engine.inspect(&arrived).await?;
+    views.extend(inspected.live.into_iter().map(|(view, _)| view));
+    let live: HashSet<SeqId> = app.live.sequences().into_iter().collect();
+    views.retain(|view| live.contains(&view.seq));
+    views.sort_unstable_by_key(|view| view.seq);
+    Ok(())
 }

@@ -95,6 +95,7 @@ async fn run(
     let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
     constrain(serving, &mut job).await?;
     record.submitted(&id, prompt_tokens, count as u32);
+    let submitting = app.live.submitting().await;
     let choices = submit(serving, &mut job, &limits, (&id, &record)).await?;
     metered.accepted(record.clone());
     let listed = app.live.enter(LiveRequest {
@@ -106,6 +107,7 @@ async fn run(
         sequences: choices.iter().map(Choice::seq).collect(),
         tier: AtomicU8::new(choices.first().map_or(job.common.tier, Choice::tier).index() as u8),
     });
+    drop(submitting);
     let envelope = envelope(serving, &job, id, listed.request());
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
@@ -179,6 +181,10 @@ async fn submit(
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
                 // them to admission, because they will come back with the retry. A retry was reported at its first
                 // refusal.
+                let recorder = serving.engine.recorder();
+                choices
+                    .iter()
+                    .for_each(|choice: &Choice| recorder.refused_with_another(choice.seq()));
                 if !job.returning {
                     let others = job.prompts.len() * job.common.n as usize - 1;
                     serving.engine.told(job.common.tier, job.caller.salt, refusal, others);

@@ -72,7 +72,7 @@ fn every_end_is_recorded_and_what_goes_on_stays_open() {
     recorder.begin(limits, Some(2), &[]).expect("none runs");
     assert_eq!(recorder.begin(limits, None, &[]), None, "one runs");
     assert!(recorder.ended().is_none());
-    (1..=6).for_each(|seq| _ = arrives(&recorder, seq));
+    (1..=7).for_each(|seq| _ = arrives(&recorder, seq));
     let refused = recorder.arrived(&request(&[1]), None).expect("it is recorded");
     recorder.answered(refused, None);
     let usage = Usage { completion_tokens: 4, preemptions: 2, ..Usage::default() };
@@ -87,7 +87,10 @@ fn every_end_is_recorded_and_what_goes_on_stays_open() {
     recorder.taken(SeqId(4), Some(&token));
     recorder.left(SeqId(4));
     recorder.taken(SeqId(5), None);
-    assert_eq!(recorder.status().map(|status| (status.sequences, status.live)), Some((7, 1)));
+    recorder.refused_with_another(SeqId(1));
+    recorder.refused_with_another(SeqId(7));
+    recorder.left(SeqId(7));
+    assert_eq!(recorder.status().map(|status| (status.sequences, status.live)), Some((8, 1)));
     let expected = [
         Some(RecordedEnd::Stop),
         Some(RecordedEnd::Length),
@@ -95,6 +98,7 @@ fn every_end_is_recorded_and_what_goes_on_stays_open() {
         Some(RecordedEnd::Left),
         Some(RecordedEnd::Failed),
         None,
+        Some(RecordedEnd::Refused),
         Some(RecordedEnd::Refused),
     ];
     assert_eq!(ends(&recorder), expected);
@@ -135,9 +139,9 @@ fn a_sequence_of_an_earlier_recording_changes_no_later_one() {
     arrives(&recorder, 2);
     recorder.answered(place, None);
     recorder.left(SeqId(1));
-    let step = StepRecord { ended_at_us: u64::MAX, ..StepRecord::default() };
+    let step = StepRecord { step: 2, ended_at_us: u64::MAX, ..StepRecord::default() };
     assert!(!recorder.add_steps(began, &[step]));
-    assert!(recorder.add_steps(later, &[step, StepRecord::default()]));
+    assert!(recorder.add_steps(later, &[StepRecord { step: 1, ..StepRecord::default() }, step]));
     assert_eq!(recorder.status().map(|status| status.steps), Some(1), "one began before");
     assert_eq!(ends(&recorder), [None]);
 }
@@ -146,11 +150,15 @@ fn a_sequence_of_an_earlier_recording_changes_no_later_one() {
 fn steps_beyond_the_limit_are_left_out_and_that_is_told() {
     let recorder = Recorder::new(Clock::wall());
     let began = recorder.begin(LIMITS, None, &[]).expect("none runs");
-    let step = StepRecord { ended_at_us: u64::MAX, ..StepRecord::default() };
+    let step = |step| StepRecord { step, ended_at_us: u64::MAX, ..StepRecord::default() };
     let told = || recorder.status().map(|status| status.steps_cut);
-    recorder.add_steps(began, &vec![step; MAX_RECORDED_STEPS]);
-    assert_eq!(told(), Some(false));
-    recorder.add_steps(began, &[step]);
+    let most = MAX_RECORDED_STEPS as u64;
+    let steps: Vec<StepRecord> = (1..=most).map(step).collect();
+    recorder.add_steps(began, &steps[..9]);
+    recorder.add_steps(began, &steps);
+    assert_eq!(told(), Some(false), "a step that is added twice counts once");
+    assert_eq!(recorder.newest_step(), Some((began, most)));
+    recorder.add_steps(began, &[step(most + 1)]);
     assert_eq!(told(), Some(true), "it is told while the recording runs");
     recorder.end();
     let recording = recorder.ended().expect("it has ended");
