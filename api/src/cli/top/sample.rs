@@ -194,13 +194,16 @@ fn pool(of: &Value) -> Pool {
 fn tier_row(tier: Tier, of: &Value) -> TierRow {
     let latency = |(name, key): (&'static str, &str)| {
         let slo = &of["slo"][key];
-        let known = |field: &str| slo[field].as_f64().filter(|_| count(slo, "samples") > 0);
+        let known = |field: &str, is_known: bool| slo[field].as_f64().filter(|_| is_known);
+        // A request that is turned away misses its target, though its latency was never measured.
+        let missed = slo["compliance"].as_f64().is_some_and(|share| share < 1.0);
+        let judged = count(slo, "samples") + count(slo, "overdue") > 0 || missed;
         Some(Latency {
             name,
-            p99_ms: known("p99_ms"),
+            p99_ms: known("p99_ms", count(slo, "samples") > 0),
             target_ms: slo["target_ms"].as_f64()?,
-            compliance: known("compliance"),
-            headroom: known("headroom"),
+            compliance: known("compliance", judged),
+            headroom: known("headroom", judged),
         })
     };
     let names = [("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e")];
@@ -287,10 +290,12 @@ mod tests {
             "queued": 3, "waiting": 2, "prefill": 1, "decode": 4, "preempted": 5, "resuming": 1,
             "slo": {"ttft": slo(7), "tpot": slo(0), "e2e": {"target_ms": null, "samples": 0}},
         });
+        let idle = json!({"target_ms": 900.0, "samples": 0, "compliance": 1.0, "headroom": 1.0});
         let live = json!({
             "stage": "ready", "engine": {"requests": 9, "max_requests": 64},
             "counters": {"steps": 4, "output_tokens": 5, "swaps": 1, "recomputes": 2, "drops": 3},
-            "step_time": {"p50_ms": 10.0, "p99_ms": 20.0}, "tiers": {"premium": premium},
+            "step_time": {"p50_ms": 10.0, "p99_ms": 20.0},
+            "tiers": {"premium": premium, "standard": {"slo": {"ttft": idle}}},
             "tenants": [
                 {"tenant": "shop", "running": 2, "used": {"output_tokens": 7, "device_s": 1.5}},
                 {"tenant": "late", "waiting": 1, "used": null},
@@ -310,11 +315,13 @@ mod tests {
             compliance: Some(0.5),
             headroom: Some(-0.25),
         };
-        let (p99_ms, compliance, headroom) = (None, None, None);
-        let of_tpot = Latency { name: "TPOT", p99_ms, target_ms: 200.0, compliance, headroom };
+        // All requests were turned away: nothing was measured, and the target was missed.
+        let of_tpot = Latency { name: "TPOT", p99_ms: None, ..of_ttft.clone() };
         let (tier, latencies) = (Tier::Premium, vec![of_ttft, of_tpot]);
         let expected = TierRow { tier, queued: 3, running: 5, preempted: 6, latencies };
         assert_eq!(sample.tiers[0], expected);
+        let idle = &sample.tiers[1].latencies[0];
+        assert_eq!((idle.compliance, idle.headroom), (None, None), "no request was judged");
         let device = Pool { all: 10, owned: [4, 0, 2, 1], cached: 2 };
         assert_eq!((sample.pools, device.used()), ([device, Pool::default()], 7));
         assert_eq!(sample.counters, Counters { steps: 4, tokens: 5, preemptions: 6 });
