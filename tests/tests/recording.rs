@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use tiercel_actors::EngineStatus;
 use tiercel_tests::{Connection, Response, TestServer};
 use tiercel_workload::{Outcome, Recording};
 
@@ -155,19 +156,22 @@ fn refused_requests_and_clients_that_left_are_in_the_recording() {
         connection
     };
     let before = send("before");
-    server.wait_for("one is live", |status| status.running == 1);
+    let has_token = |status: &EngineStatus| status.running == 1 && status.queued == [0; 4];
+    server.wait_for("one is live, and has left the queue", has_token);
     start(&server, &json!({}));
     let first = send("waits");
     server.wait_for("it waits", |status| status.places == 2);
-    // A quarter of the queue is kept for other tenants, so six of these requests are accepted.
+    // The queue takes seven of these eight requests and keeps the rest of its room for other tenants.
     let waiting: Vec<Connection> = (0..7).map(|_| send("waits")).collect();
-    let full = server.wait_for("the queue is full", |status| status.places >= 7).places;
+    let full = 8;
+    server.wait_for("the queue is full", |status| status.queued.iter().sum::<u32>() == full - 1);
     let refused = server.post("/v1/completions", &completion("flex", "Hello", 9));
     assert_eq!(refused.status, 429, "{}", refused.text());
+    // One was live, eight were sent to wait, and one was refused above. While a request is being refused, it has a place.
+    while control(&server, "GET", "", &json!({})).json()["sequences"] != 10 {}
+    server.wait_for("one more is refused", |status| status.places == full);
     drop(first);
     server.wait_for("it has left", |status| status.places == full - 1);
-    // The refused requests may arrive last: one was live, eight were sent to wait, and one was refused above.
-    while control(&server, "GET", "", &json!({})).json()["sequences"] != 10 {}
     let folder = TempDir::new().unwrap();
     let (path, recording) = stop(&server, &folder);
     assert_eq!(recording.header.live_at_begin, 1);
