@@ -4,9 +4,12 @@ use crate::http::ApiError;
 use crate::openai::structured::Rule;
 use crate::openai::tools::{Demand, Offer};
 use crate::text::Forms;
-use tiercel_dialect::grammar::{self, Output};
+use tiercel_dialect::grammar::{self, GRAMMAR_BYTES_MAX, GrammarTooLong, Output};
 use tiercel_dialect::{Dialects, Tool, ToolDialect, Tools};
-use tiercel_grammar::Source;
+use tiercel_grammar::{SOURCE_BYTES_MAX, Source};
+
+// The compiler of grammars accepts every grammar that is not too long.
+const _: () = assert!(GRAMMAR_BYTES_MAX <= SOURCE_BYTES_MAX);
 
 /// Returns the grammar of the answers to a request that offers the tools in `offer`. `stated` is the grammar that the
 /// request states for the content of the answers.
@@ -19,14 +22,19 @@ use tiercel_grammar::Source;
 /// answer has no reasoning.
 ///
 /// # Errors
-/// 400 if the request states a grammar and demands calls, or if the stated grammar cannot be combined with calls or
-/// reasoning.
+/// 400 if the request states a grammar and demands calls, if the stated grammar cannot be combined with calls or
+/// reasoning, and if the stated grammar or the schemas of the functions are too large.
 pub(crate) fn rule(
     stated: Option<Rule>,
     offer: &Offer,
     dialects: &Dialects,
     forms: &Forms,
 ) -> Result<Option<Rule>, ApiError> {
+    if let Some(stated) = &stated {
+        let refused =
+            |error| ApiError::param(&*stated.param, format!("'{}': {error}", stated.param));
+        stated.source.check_size().map_err(refused)?;
+    }
     let special = |text: &str| forms.special.get(text).copied();
     let output = Output {
         dialect: dialects.tools.unwrap_or(ToolDialect::Hermes),
@@ -37,7 +45,7 @@ pub(crate) fn rule(
     if offer.is_open() && dialects.tools.is_none() {
         return without_dialect(stated, offer);
     }
-    let Some(stated) = stated else { return Ok(of_calls(offer, &output)) };
+    let Some(stated) = stated else { return of_calls(offer, &output) };
     if offer.is_open() && offer.demand != Demand::Auto {
         let message =
             format!("'{}' and a 'tool_choice' that demands calls exclude each other", stated.param);
@@ -57,6 +65,11 @@ pub(crate) fn rule(
         return Err(ApiError::unsupported(stated.param, message));
     };
     let source = grammar::reply(&output, &loose(offer), offer.parallel, &reply);
+    let source =
+        source.map_err(|error| match offer.is_open() && reply.len() <= GRAMMAR_BYTES_MAX {
+            true => too_large(error),
+            false => stated_too_large(&stated.param, reply.len()),
+        })?;
     Ok(Some(Rule { source: Source::Lark(source), param: stated.param }))
 }
 
@@ -75,19 +88,37 @@ fn without_dialect(stated: Option<Rule>, offer: &Offer) -> Result<Option<Rule>, 
 }
 
 /// Returns the grammar of answers that must have calls, or may have calls of functions with `strict`.
-fn of_calls(offer: &Offer, output: &Output<'_>) -> Option<Rule> {
+fn of_calls(offer: &Offer, output: &Output<'_>) -> Result<Option<Rule>, ApiError> {
     if !offer.is_open() {
-        return None;
+        return Ok(None);
     }
+    let demanded = |parallel| grammar::required(output, &offer.callable, parallel).map(Some);
     let (source, param) = match offer.demand {
-        Demand::Required => {
-            (grammar::required(output, &offer.callable, offer.parallel), "tool_choice")
-        }
-        Demand::Named => (grammar::required(output, &offer.callable, false), "tool_choice"),
-        Demand::Auto if offer.strict.is_empty() => return None,
-        Demand::Auto => (grammar::auto(output, &loose(offer), offer.parallel)?, "tools"),
+        Demand::Required => (demanded(offer.parallel), "tool_choice"),
+        Demand::Named => (demanded(false), "tool_choice"),
+        Demand::Auto if offer.strict.is_empty() => return Ok(None),
+        Demand::Auto => (grammar::auto(output, &loose(offer), offer.parallel), "tools"),
     };
-    Some(Rule { source: Source::Lark(source), param: param.to_owned() })
+    let source = source.map_err(too_large)?;
+    Ok(source.map(|text| Rule { source: Source::Lark(text), param: param.to_owned() }))
+}
+
+/// Returns the error for a stated grammar that is too large beside calls or reasoning.
+fn stated_too_large(param: &str, bytes: usize) -> ApiError {
+    let message = format!(
+        "'{param}' has {bytes} bytes as a part of a grammar with tools or reasoning, which may have \
+         {GRAMMAR_BYTES_MAX}; make it smaller, or send tool_choice \"none\" and turn reasoning off"
+    );
+    ApiError::param(param, message)
+}
+
+/// Returns the error for functions whose grammar is too long.
+fn too_large(GrammarTooLong: GrammarTooLong) -> ApiError {
+    let message = format!(
+        "the schemas of 'tools' that the answer must follow make a grammar of more than {GRAMMAR_BYTES_MAX} bytes; \
+         offer fewer functions or smaller schemas, or send tool_choice \"auto\" without 'strict'"
+    );
+    ApiError::param("tools", message)
 }
 
 /// Returns the callable functions. The schemas of functions without `strict` are left out.
@@ -181,5 +212,35 @@ mod tests {
         assert_eq!(refused(stated().unwrap(), "required"), "response_format");
         let regex = Rule { source: Source::Regex("a".into()), param: "guided_regex".into() };
         assert_eq!(refused(regex, "auto"), "guided_regex");
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_and_named() {
+        let tool = |properties: Value| json!({"function": {"name": "f", "strict": true, "parameters": {"properties": properties}}});
+        let many =
+            |count: usize| (0..count).map(|at| (format!("p{at}"), json!({}))).collect::<Value>();
+        let dialects = |tools| Dialects { tools: Some(tools), ..Dialects::default() };
+        let named = |body: Value, stated: Option<Rule>| {
+            let offer = Offer::read(&Fields::root(&body).unwrap()).unwrap();
+            ToolDialect::ALL.map(|tools| {
+                let error = rule(stated.clone(), &offer, &dialects(tools), &Forms::default());
+                error.expect_err("too large").body()["error"]["param"].clone()
+            })
+        };
+        let large = json!({"tools": [tool(many(12_000))], "tool_choice": "required"});
+        assert_eq!(named(large, None), [(); 5].map(|()| json!("tools")));
+
+        let small = json!({"tools": [tool(many(2))]});
+        let large = json!({"type": "string", "description": "x".repeat(GRAMMAR_BYTES_MAX)});
+        let deep = (0..70).fold(json!({}), |inner, _| json!([inner]));
+        for source in [
+            Source::Choice(vec![]),
+            Source::Choice(vec!["a".into(); 1025]),
+            Source::JsonSchema(large),
+            Source::JsonSchema(json!({"enum": deep})),
+        ] {
+            let stated = Rule { source, param: "guided".into() };
+            assert_eq!(named(small.clone(), Some(stated)), [(); 5].map(|()| json!("guided")));
+        }
     }
 }

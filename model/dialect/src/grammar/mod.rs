@@ -16,9 +16,24 @@ use crate::{Tool, ToolDialect, Tools};
 use rules::{Rules, alternatives};
 use serde_json::Value;
 
+/// Maximum length of a grammar, bytes. Compilers of grammars accept no longer grammars.
+pub const GRAMMAR_BYTES_MAX: usize = 64 << 10;
+
+/// The grammar of the calls of some functions is too long, because their schemas are too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the grammar has more than {GRAMMAR_BYTES_MAX} bytes")]
+pub struct GrammarTooLong;
+
 /// Returns the grammar of an output that is one call of one of the functions, or one or more calls with `parallel`.
 /// Reasoning comes before the calls, as `output` states. `tools` must not be empty.
-pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
+///
+/// # Errors
+/// [`GrammarTooLong`].
+pub fn required(
+    output: &Output<'_>,
+    tools: &Tools,
+    parallel: bool,
+) -> Result<String, GrammarTooLong> {
     let mut rules = Rules::new(output);
     let head = rules.head();
     let calls = calls(&mut rules, tools, parallel);
@@ -28,7 +43,15 @@ pub fn required(output: &Output<'_>, tools: &Tools, parallel: bool) -> String {
 /// Returns the grammar of an output that follows `reply`, the body of a Lark rule, or is one call of one of the
 /// functions (one or more calls with `parallel`). Reasoning comes first, as `output` states. Without functions, the
 /// output follows `reply`.
-pub fn reply(output: &Output<'_>, tools: &Tools, parallel: bool, reply: &str) -> String {
+///
+/// # Errors
+/// [`GrammarTooLong`].
+pub fn reply(
+    output: &Output<'_>,
+    tools: &Tools,
+    parallel: bool,
+    reply: &str,
+) -> Result<String, GrammarTooLong> {
     let mut rules = Rules::new(output);
     let head = rules.head();
     rules.rule("reply", reply);
@@ -55,7 +78,10 @@ fn calls(rules: &mut Rules<'_>, tools: &Tools, parallel: bool) -> String {
 
 /// Returns the grammar of an output that is one call of the function `tool`. Reasoning comes before the call, as
 /// `output` states.
-pub fn named(output: &Output<'_>, tool: &Tool) -> String {
+///
+/// # Errors
+/// [`GrammarTooLong`].
+pub fn named(output: &Output<'_>, tool: &Tool) -> Result<String, GrammarTooLong> {
     required(output, &Tools::new(vec![tool.clone()]), false)
 }
 
@@ -63,11 +89,18 @@ pub fn named(output: &Output<'_>, tool: &Tool) -> String {
 /// trigger, the model must write a call of one of the functions. Returns `None` if calls of the dialect need no trigger
 /// and the trigger is not a special token of the tokenizer, because such a grammar could not tell an answer in JSON
 /// from a call. `tools` must not be empty.
-pub fn auto(output: &Output<'_>, tools: &Tools, parallel: bool) -> Option<String> {
+///
+/// # Errors
+/// [`GrammarTooLong`].
+pub fn auto(
+    output: &Output<'_>,
+    tools: &Tools,
+    parallel: bool,
+) -> Result<Option<String>, GrammarTooLong> {
     let trigger = output.dialect.trigger();
     let special = (output.special)(trigger).is_some();
     if !special && !output.dialect.needs_trigger() {
-        return None;
+        return Ok(None);
     }
     let mut rules = Rules::new(output);
     let head = rules.head();
@@ -84,7 +117,7 @@ pub fn auto(output: &Output<'_>, tools: &Tools, parallel: bool) -> Option<String
         rules.found("found", trigger);
         if many { "(found after)* TEXT".to_owned() } else { "(TEXT | found after)".to_owned() }
     };
-    Some(rules.start(&format!("{head} {start}")))
+    rules.start(&format!("{head} {start}")).map(Some)
 }
 
 /// Text after a trigger, which the rule `after` describes.

@@ -1,11 +1,12 @@
 //! Lark rules for calls of the pythonic dialect, whose arguments are Python literals.
 
-use super::rules::{Rules, alternatives, literal};
+use super::rules::{Members, Rules, alternatives, literal};
 use crate::{Tool, Tools};
 use serde_json::{Map, Value};
+use std::collections::{BTreeSet, HashMap};
 
-/// Maximum depth to which nested schemas are followed; a deeper value may be any Python literal.
-const DEPTH_MAX: usize = 6;
+/// Maximum number of references that lead from one to the next; after more, a value may be any Python literal.
+const REFERENCES_MAX: usize = 8;
 
 /// Returns the Lark alternatives `f(a=…)` of all functions.
 pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
@@ -24,53 +25,62 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
 }
 
 fn arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
-    let schema = tool.object_schema();
-    let root = Value::Object(schema.clone());
-    let mut reader = Reader { rules, root: &root, prefix: format!("value_{at}"), made: 0 };
-    reader.members(&schema, 0, |name| format!("{name}="))
+    let root = Value::Object(tool.object_schema());
+    let Some(fields) = root.as_object() else { return String::new() };
+    let mut reader = Reader {
+        rules,
+        root: &root,
+        prefix: format!("value_{at}"),
+        made: 0,
+        referred: HashMap::new(),
+        waiting: Vec::new(),
+    };
+    let body = reader.members(fields, |name| format!("{name}="));
+    while let Some((name, schema)) = reader.waiting.pop() {
+        let value = reader.value(schema);
+        reader.rules.rule(&name, &value);
+    }
+    body
 }
 
-/// Writer of the rules for one function.
+/// Writer of the rules for one function. Each schema that a reference points to is written once, as a rule, so that the
+/// rules of recursive schemas are recursive too. The recursion of the writer is bounded by the nesting of the function's
+/// schema.
 struct Reader<'r, 'a> {
     rules: &'r mut Rules<'a>,
     root: &'r Value,
     prefix: String,
     made: usize,
+    /// Names of the rules of the schemas that references point to, by the references.
+    referred: HashMap<&'r str, String>,
+    /// Rules that have a name and are not written yet, each with its schema.
+    waiting: Vec<(String, &'r Value)>,
 }
 
-impl Reader<'_, '_> {
+impl<'r> Reader<'r, '_> {
+    /// Returns the name of the next rule.
+    fn name(&mut self) -> String {
+        self.made += 1;
+        format!("{}_{}", self.prefix, self.made - 1)
+    }
+
     /// Adds a rule and returns the name of the rule.
     fn rule(&mut self, body: &str) -> String {
-        let name = format!("{}_{}", self.prefix, self.made);
-        self.made += 1;
+        let name = self.name();
         self.rules.rule(&name, body);
         name
     }
 
     /// Returns the Lark expression for the members of an object, separated by commas, with the required members first.
-    fn members(
-        &mut self,
-        schema: &Map<String, Value>,
-        depth: usize,
-        head: fn(&str) -> String,
-    ) -> String {
-        let empty = Map::new();
-        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let required: Vec<&str> = match schema.get("required").and_then(Value::as_array) {
-            Some(names) => names.iter().filter_map(Value::as_str).collect(),
-            None => Vec::new(),
-        };
+    fn members(&mut self, schema: &'r Map<String, Value>, head: fn(&str) -> String) -> String {
+        let members = Members::of(schema);
         let (mut always, mut maybe) = (Vec::new(), Vec::new());
-        for name in &required {
-            let value = properties
-                .get(*name)
-                .map_or_else(|| "py_value".to_owned(), |one| self.value(one, depth));
+        for name in &members.required {
+            let value = members.schema(name).map_or_else(any, |schema| self.value(schema));
             always.push(self.rule(&format!("{} {value}", literal(&head(name)))));
         }
-        for (name, schema) in
-            properties.iter().filter(|(name, _)| !required.contains(&name.as_str()))
-        {
-            let value = self.value(schema, depth);
+        for (name, schema) in members.described().filter(|(name, _)| !members.requires(name)) {
+            let value = self.value(schema);
             maybe.push(self.rule(&format!("{} {value}", literal(&head(name)))));
         }
         if always.is_empty() {
@@ -92,41 +102,59 @@ impl Reader<'_, '_> {
     }
 
     /// Returns the Lark expression for a value that follows a schema.
-    fn value(&mut self, schema: &Value, depth: usize) -> String {
-        if depth == DEPTH_MAX {
-            return "py_value".to_owned();
+    fn value(&mut self, schema: &'r Value) -> String {
+        if self.rules.is_too_long() {
+            return any();
         }
-        let listed = schema["enum"]
-            .as_array()
-            .cloned()
-            .or_else(|| schema.get("const").map(|one| vec![one.clone()]));
-        if let Some(values) = listed.filter(|values| !values.is_empty()) {
+        if let Some(values) = listed(schema) {
             let values: Vec<String> = values.iter().map(|value| literal(&python(value))).collect();
             return format!("({})", values.join(" | "));
         }
-        let target =
-            schema["$ref"].as_str().and_then(|path| self.root.pointer(path.strip_prefix('#')?));
-        if let Some(target) = target {
-            return self.value(target, depth + 1);
+        if let Some(reference) = schema["$ref"].as_str() {
+            return self.referred(reference);
         }
         if let Some(options) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
-            let options: Vec<String> =
-                options.iter().map(|option| self.value(option, depth + 1)).collect();
-            return format!("({})", options.join(" | "));
+            let options: Vec<String> = options.iter().map(|option| self.value(option)).collect();
+            return if options.is_empty() { any() } else { format!("({})", options.join(" | ")) };
         }
         match &schema["type"] {
-            Value::String(name) => self.typed(name, schema, depth),
+            Value::String(name) => self.typed(name, schema),
             Value::Array(names) if !names.is_empty() => {
-                let names = names.iter().filter_map(Value::as_str);
+                let names: BTreeSet<&str> = names.iter().filter_map(Value::as_str).collect();
                 let options: Vec<String> =
-                    names.map(|name| self.typed(name, schema, depth)).collect();
+                    names.into_iter().map(|name| self.typed(name, schema)).collect();
                 format!("({})", options.join(" | "))
             }
-            _ => "py_value".to_owned(),
+            _ => any(),
         }
     }
 
-    fn typed(&mut self, name: &str, schema: &Value, depth: usize) -> String {
+    /// Returns the name of the rule for the schema that a reference points to. A reference that leads to no schema, or
+    /// that leads through more than [`REFERENCES_MAX`] references, stands for any value.
+    fn referred(&mut self, reference: &'r str) -> String {
+        if let Some(name) = self.referred.get(reference) {
+            return name.clone();
+        }
+        let Some(target) = self.target(reference) else { return any() };
+        let name = self.name();
+        self.referred.insert(reference, name.clone());
+        self.waiting.push((name.clone(), target));
+        name
+    }
+
+    /// Returns the schema that a reference points to, through at most [`REFERENCES_MAX`] references.
+    fn target(&self, reference: &str) -> Option<&'r Value> {
+        let mut target = self.root.pointer(reference.strip_prefix('#')?)?;
+        for _ in 1..REFERENCES_MAX {
+            match target["$ref"].as_str().filter(|_| listed(target).is_none()) {
+                Some(next) => target = self.root.pointer(next.strip_prefix('#')?)?,
+                None => return Some(target),
+            }
+        }
+        None
+    }
+
+    fn typed(&mut self, name: &str, schema: &'r Value) -> String {
         match name {
             "string" => "PY_STRING".to_owned(),
             "integer" => "PY_INTEGER".to_owned(),
@@ -135,7 +163,7 @@ impl Reader<'_, '_> {
             "null" => "\"None\"".to_owned(),
             "array" => match schema.get("items").filter(|items| items.is_object()) {
                 Some(items) => {
-                    let item = self.value(items, depth + 1);
+                    let item = self.value(items);
                     self.rule(&format!("\"[\" ({item} (\", \" {item})*)? \"]\""))
                 }
                 None => "py_list".to_owned(),
@@ -143,15 +171,30 @@ impl Reader<'_, '_> {
             "object" => match schema.as_object().filter(|fields| fields.contains_key("properties"))
             {
                 Some(fields) => {
-                    let members = self
-                        .members(fields, depth + 1, |name| format!("{}: ", python(&name.into())));
+                    let members =
+                        self.members(fields, |name| format!("{}: ", python(&name.into())));
                     self.rule(&format!("\"{{\" {members} \"}}\""))
                 }
                 None => "py_dict".to_owned(),
             },
-            _ => "py_value".to_owned(),
+            _ => any(),
         }
     }
+}
+
+/// Returns the Lark expression for any Python literal.
+fn any() -> String {
+    "py_value".to_owned()
+}
+
+/// Returns the values that a schema lists; `None` if the schema lists no values.
+fn listed(schema: &Value) -> Option<&[Value]> {
+    let listed = match (schema["enum"].as_array(), schema.get("const")) {
+        (Some(values), _) => values,
+        (None, Some(value)) => std::slice::from_ref(value),
+        (None, None) => return None,
+    };
+    Some(listed).filter(|values| !values.is_empty())
 }
 
 /// Returns a JSON value as a Python literal.

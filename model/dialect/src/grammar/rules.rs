@@ -1,7 +1,10 @@
 //! Writer of the rules of a Lark grammar.
 
 use super::output::Output;
+use super::{GRAMMAR_BYTES_MAX, GrammarTooLong};
 use crate::{Tool, ToolDialect, Tools};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::fmt::Write;
 
 /// Rules written so far, and the output that the rules describe.
@@ -19,10 +22,17 @@ impl<'a> Rules<'a> {
         self.output.dialect
     }
 
-    /// Adds a rule.
+    /// Adds a rule, unless the grammar is too long already.
     pub(super) fn rule(&mut self, name: &str, body: &str) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.text, "{name}: {body}");
+        if !self.is_too_long() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(self.text, "{name}: {body}");
+        }
+    }
+
+    /// Whether the grammar is too long, so that [`Rules::start`] will fail. A writer of many rules need not go on.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.text.len() > GRAMMAR_BYTES_MAX
     }
 
     /// Adds a rule that matches any text up to and including the first occurrence of `end`.
@@ -57,19 +67,55 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds the rule `start` with this body, and returns the grammar.
-    pub(super) fn start(mut self, body: &str) -> String {
+    pub(super) fn start(mut self, body: &str) -> Result<String, GrammarTooLong> {
         self.rule("TEXT", "/(?s:.*)/");
-        format!("start: {}\n{}", body.trim(), self.text)
+        let grammar = format!("start: {}\n{}", body.trim(), self.text);
+        if grammar.len() > GRAMMAR_BYTES_MAX { Err(GrammarTooLong) } else { Ok(grammar) }
     }
 }
 
 /// Returns the Lark literal for a fixed text.
 pub(super) fn literal(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 /// Returns the Lark alternatives of all functions. `one` returns the alternative of one function, given its number.
 pub(super) fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> String) -> String {
     let all: Vec<String> = tools.iter().enumerate().map(|(at, tool)| one(at, tool)).collect();
     all.join(" | ")
+}
+
+/// Members that the schema of an object describes or requires.
+pub(super) struct Members<'s> {
+    /// Names of the required members, each once, in the order of the schema.
+    pub(super) required: Vec<&'s str>,
+    /// Schemas of the described members.
+    properties: Option<&'s Map<String, Value>>,
+    names: HashSet<&'s str>,
+}
+
+impl<'s> Members<'s> {
+    pub(super) fn of(schema: &'s Map<String, Value>) -> Members<'s> {
+        let listed = schema.get("required").and_then(Value::as_array);
+        let listed = listed.into_iter().flatten().filter_map(Value::as_str);
+        let mut names = HashSet::new();
+        let required = listed.filter(|name| names.insert(*name)).collect();
+        let properties = schema.get("properties").and_then(Value::as_object);
+        Members { required, properties, names }
+    }
+
+    /// Whether the object must have the member `name`.
+    pub(super) fn requires(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Returns the described members with their schemas.
+    pub(super) fn described(&self) -> impl Iterator<Item = (&'s str, &'s Value)> + use<'s> {
+        self.properties.into_iter().flatten().map(|(name, schema)| (name.as_str(), schema))
+    }
+
+    /// Returns the schema of a member; `None` if the schema of the object does not describe the member.
+    pub(super) fn schema(&self, name: &str) -> Option<&'s Value> {
+        self.properties?.get(name)
+    }
 }

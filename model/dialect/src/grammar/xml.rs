@@ -1,9 +1,9 @@
 //! Lark rules for calls of Qwen3-Coder's dialect, whose arguments are texts between tags.
 
-use super::rules::{Rules, alternatives, literal};
+use super::rules::{Members, Rules, alternatives, literal};
 use crate::parser::Kind;
 use crate::{Tool, Tools};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const CLOSE: &str = "\n</parameter>\n";
 
@@ -18,38 +18,31 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     })
 }
 
-/// Returns the Lark expression for the arguments of a function, in the order of the function's schema.
+/// Returns the Lark expression for the arguments of a function, in the order of the function's schema. The expression is
+/// incomplete if the grammar is too long.
 fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
-    let schema = tool.object_schema();
-    let empty = Map::new();
-    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-    let required: Vec<&str> = match schema.get("required").and_then(Value::as_array) {
-        Some(names) => names.iter().filter_map(Value::as_str).collect(),
-        None => Vec::new(),
-    };
+    let root = Value::Object(tool.object_schema());
+    let Some(fields) = root.as_object() else { return String::new() };
+    let members = Members::of(fields);
     let free = json!({});
-    let undescribed =
-        required.iter().filter(|name| !properties.contains_key(**name)).map(|name| (*name, &free));
-    let all = properties.iter().map(|(name, value)| (name.as_str(), value)).chain(undescribed);
-    let parts: Vec<String> = all
-        .enumerate()
-        .map(|(number, (name, value))| {
-            let rule = format!("parameter_{at}_{number}");
-            let value = parameter(rules, &rule, value, &schema);
-            rules.rule(&rule, &format!("{} {value}", literal(&format!("<parameter={name}>\n"))));
-            if required.contains(&name) { rule } else { format!("{rule}?") }
-        })
-        .collect();
+    let undescribed = members.required.iter().filter(|name| members.schema(name).is_none());
+    let all = members.described().chain(undescribed.map(|name| (*name, &free)));
+    let mut parts = Vec::new();
+    for (number, (name, schema)) in all.enumerate() {
+        if rules.is_too_long() {
+            break;
+        }
+        let rule = format!("parameter_{at}_{number}");
+        let value = parameter(rules, &rule, schema, &root);
+        rules.rule(&rule, &format!("{} {value}", literal(&format!("<parameter={name}>\n"))));
+        parts.push(if members.requires(name) { rule } else { format!("{rule}?") });
+    }
     parts.join(" ")
 }
 
-/// Returns the Lark expression for the text of one argument and the closing tag of the argument.
-fn parameter(
-    rules: &mut Rules<'_>,
-    rule: &str,
-    schema: &Value,
-    root: &Map<String, Value>,
-) -> String {
+/// Returns the Lark expression for the text of one argument and the closing tag of the argument. `root` is the schema of
+/// all arguments.
+fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) -> String {
     let choices =
         schema["enum"].as_array().map(|values| values.iter().map(Value::as_str).collect());
     let choices: Option<Option<Vec<&str>>> = choices;
@@ -59,8 +52,7 @@ fn parameter(
         let choices: Vec<String> = choices.into_iter().map(literal).collect();
         return format!("({}) {}", choices.join(" | "), literal(CLOSE));
     }
-    let whole = Value::Object(root.clone());
-    if Kind::of(Some(schema), Some(&whole)).is_free_text() {
+    if Kind::of(Some(schema), Some(root)).is_free_text() {
         return "text_value".to_owned();
     }
     let mut schema = schema.as_object().cloned().unwrap_or_default();

@@ -7,7 +7,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tiercel_dialect::grammar::{self, Output};
+use tiercel_dialect::grammar::{self, GRAMMAR_BYTES_MAX, GrammarTooLong, Output};
 use tiercel_dialect::{Dialects, Parser, ReasoningDialect, Tool, ToolDialect, Tools};
 
 /// Texts that are tokens of the test vocabulary. In one half of the tests, these tokens are special tokens.
@@ -228,7 +228,7 @@ fn required_texts_are_calls_that_follow_the_schemas() {
         outputs(&vocabulary, |output| {
             for parallel in [false, true] {
                 let tools = rich_tools();
-                let grammar = grammar::required(output, &tools, parallel);
+                let grammar = grammar::required(output, &tools, parallel).unwrap();
                 draw_many(&vocabulary, &grammar, 12, |text| {
                     let answer = parse(output, &tools, text);
                     assert_eq!(answer.content, "", "{text}");
@@ -248,7 +248,7 @@ fn named_texts_are_one_call_of_the_function() {
     for vocabulary in [Vocabulary::new(false), Vocabulary::new(true)] {
         outputs(&vocabulary, |output| {
             for tool in rich_tools().iter() {
-                let grammar = grammar::named(output, tool);
+                let grammar = grammar::named(output, tool).unwrap();
                 draw_many(&vocabulary, &grammar, 4, |text| {
                     let answer = parse(output, &rich_tools(), text);
                     assert!(answer.calls.len() == 1 && answer.calls[0].name == tool.name, "{text}");
@@ -268,7 +268,7 @@ fn calls_in_any_text_follow_the_schemas() {
                 let tools = rich_tools();
                 let bare =
                     matches!(output.dialect, ToolDialect::Llama3Json | ToolDialect::Pythonic);
-                let Some(grammar) = grammar::auto(output, &tools, parallel) else {
+                let Some(grammar) = grammar::auto(output, &tools, parallel).unwrap() else {
                     assert!(bare && !vocabulary.special);
                     continue;
                 };
@@ -296,7 +296,7 @@ fn texts_of_models_are_allowed_and_wrong_calls_are_not() {
             let Some(dialect) = dialects.tools else { continue };
             let (reasoning, reasoning_open) = (dialects.reasoning, dialects.reasoning_open);
             let output = Output { dialect, reasoning, reasoning_open, special: &special };
-            let Some(grammar) = grammar::auto(&output, &tools(), true) else { continue };
+            let Some(grammar) = grammar::auto(&output, &tools(), true).unwrap() else { continue };
             let allowed = ["one call", "an array with one call", "names", "reasoning, then text"];
             let tagged = !case.text.starts_with(['{', '[']) || case.text.starts_with("[TOOL");
             if tagged && allowed.contains(&case.name.as_str()) {
@@ -311,5 +311,80 @@ fn texts_of_models_are_allowed_and_wrong_calls_are_not() {
                 assert!(!vocabulary.allows(&grammar, &case.text), "{}", case.name);
             }
         }
+    }
+}
+
+/// Returns a function `f` with a schema of these properties, and with these definitions.
+fn tool(properties: Value, definitions: Value) -> Tool {
+    let parameters = json!({"type": "object", "properties": properties, "$defs": definitions});
+    Tool { name: "f".to_owned(), parameters: Some(parameters) }
+}
+
+#[test]
+fn python_values_follow_recursive_schemas_to_any_depth() {
+    let vocabulary = Vocabulary::new(false);
+    let special = |_: &str| None;
+    let dialect = ToolDialect::Pythonic;
+    let output = Output { dialect, reasoning: None, reasoning_open: false, special: &special };
+    let many = (0..100).map(|at| (format!("p{at:02}"), json!({"$ref": "#"})));
+    let all: Value =
+        [("n".to_owned(), json!({"type": "integer"}))].into_iter().chain(many).collect();
+    let grammar = grammar::named(&output, &tool(all, json!({}))).unwrap();
+    let nested =
+        |value: &str| format!("[f(p07={}{value}{})]", "{\"p99\": ".repeat(12), "}".repeat(12));
+    assert!(vocabulary.allows(&grammar, &nested("{\"n\": 5, \"p01\": {}}")));
+    assert!(!vocabulary.allows(&grammar, &nested("{\"n\": \"x\"}")));
+
+    let circles = json!({
+        "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"},
+        "c": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "integer"}]},
+        "d": {"anyOf": [{"$ref": "#/$defs/e"}, {"$ref": "#/$defs/a"}]}, "e": {"anyOf": [{"$ref": "#/$defs/d"}]},
+    });
+    let of = |name: &str| (name.to_owned(), json!({"$ref": format!("#/$defs/{name}")}));
+    let all: Value = ["a", "c", "d"].map(of).into_iter().collect();
+    let grammar = grammar::named(&output, &tool(all, circles)).unwrap();
+    assert!(vocabulary.allows(&grammar, "[f(a=\"x\", c=5, d=None)]"));
+    assert!(!vocabulary.allows(&grammar, "[f(c=\"x\")]"));
+}
+
+#[test]
+fn types_and_required_members_that_are_listed_twice_count_once() {
+    let vocabulary = Vocabulary::new(false);
+    let special = |_: &str| None;
+    let kinds = vec!["object"; 12];
+    let nested = (0..8).fold(
+        json!({"type": "integer"}),
+        |inner, _| json!({"type": kinds, "properties": {"x": inner}, "required": ["x", "x"]}),
+    );
+    let parameters = json!({"properties": {"x": nested}, "required": ["x", "x"]});
+    let tool = Tool { name: "f".to_owned(), parameters: Some(parameters) };
+    let dialect = ToolDialect::Pythonic;
+    let output = Output { dialect, reasoning: None, reasoning_open: false, special: &special };
+    let grammar = grammar::named(&output, &tool).unwrap();
+    let value = format!("{}5{}", "{\"x\": ".repeat(8), "}".repeat(8));
+    assert!(vocabulary.allows(&grammar, &format!("[f(x={value})]")));
+}
+
+#[test]
+fn schemas_that_make_too_long_a_grammar_are_refused() {
+    let special = |_: &str| None;
+    let many: Value = (0..23_000).map(|at| (format!("p{at}"), json!({}))).collect();
+    let text = "x".repeat(GRAMMAR_BYTES_MAX / 2);
+    let referring: Value =
+        (0..3_000).map(|at| (format!("p{at}"), json!({"$ref": "#/$defs/a"}))).collect();
+    let definitions = json!({"a": {"type": "integer", "description": text}});
+    let listing: Value = ["a", "b", "c"]
+        .map(|name| (name.to_owned(), json!({"enum": [text]})))
+        .into_iter()
+        .collect();
+    for dialect in ToolDialect::ALL {
+        let output = Output { dialect, reasoning: None, reasoning_open: false, special: &special };
+        for tool in [tool(many.clone(), json!({})), tool(listing.clone(), json!({}))] {
+            assert_eq!(grammar::named(&output, &tool), Err(GrammarTooLong), "{dialect}");
+        }
+        let grammar = grammar::named(&output, &tool(json!({"a": {}}), definitions.clone()));
+        assert!(grammar.is_ok(), "{dialect}");
+        let grammar = grammar::named(&output, &tool(referring.clone(), definitions.clone()));
+        assert_eq!(grammar, Err(GrammarTooLong), "{dialect}");
     }
 }
