@@ -27,54 +27,104 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
         return Err(GrammarError::TooComplex(why));
     }
     let mut prepared = String::with_capacity(grammar.len());
-    let mut rest = grammar;
-    while let Some(at) = rest.find("%json") {
-        let (before, schema) = rest.split_at(at + "%json".len());
-        prepared.push_str(before);
-        rest = schema;
+    let mut copied = 0;
+    let mut symbols = Symbols::of(grammar);
+    while let Some((at, _)) = symbols.next() {
+        let Some(rest) = grammar[at..].strip_prefix("%json") else { continue };
+        let start = grammar.len() - rest.len();
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         // A value that is not JSON is left to llguidance, whose message shows the place.
         let Some(Ok(value)) = values.next() else { continue };
-        let end = values.byte_offset();
-        let line = 1 + grammar[..grammar.len() - rest.len()].matches('\n').count();
-        let value = schema::prepare(&value).map_err(|error| in_line(line, error))?;
+        let value = schema::prepare(&value).map_err(|error| {
+            let line = 1 + grammar[..start].matches('\n').count();
+            in_line(line, error)
+        })?;
+        prepared.push_str(&grammar[copied..start]);
         prepared.push_str(&format!(" {value}"));
-        rest = &rest[end..];
+        copied = start + values.byte_offset();
+        symbols.at = copied;
     }
-    prepared.push_str(rest);
+    prepared.push_str(&grammar[copied..]);
     Ok(prepared)
 }
 
-/// Returns the number of intersections (`&`) and negations (`~`) outside of literals, regular expressions and comments.
-/// A `~` before a number is a repetition, not a negation.
+/// Returns the number of intersections (`&`) and negations (`~`) in a grammar. A `~` before a number is a repetition, not
+/// a negation.
 fn operators(grammar: &str) -> usize {
-    let mut count = 0;
-    let mut chars = grammar.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '"' => skip_to(&mut chars, '"'),
-            '#' => skip_to(&mut chars, '\n'),
-            '/' if chars.peek() == Some(&'/') => skip_to(&mut chars, '\n'),
-            '/' => skip_to(&mut chars, '/'),
-            '&' => count += 1,
-            '~' => {
-                while chars.next_if(|c| *c == ' ').is_some() {}
-                count += usize::from(!chars.peek().is_some_and(char::is_ascii_digit));
+    let is_operator = |(at, c): &(usize, char)| match c {
+        '&' => true,
+        '~' => {
+            let operand = grammar[at + 1..].trim_start_matches(' ');
+            !operand.starts_with(|c: char| c.is_ascii_digit())
+        }
+        _ => false,
+    };
+    Symbols::of(grammar).filter(is_operator).count()
+}
+
+/// Characters of a Lark grammar outside of literals, regular expressions, special tokens (`<name>`) and comments, each
+/// with its position in bytes. The lexer of llguidance (`lark/lexer.rs`) divides a grammar in the same way.
+struct Symbols<'a> {
+    grammar: &'a str,
+    /// Position of the next character, bytes.
+    at: usize,
+}
+
+impl Symbols<'_> {
+    fn of(grammar: &str) -> Symbols<'_> {
+        Symbols { grammar, at: 0 }
+    }
+}
+
+impl Iterator for Symbols<'_> {
+    type Item = (usize, char);
+
+    fn next(&mut self) -> Option<(usize, char)> {
+        loop {
+            let rest = &self.grammar[self.at..];
+            let first = rest.chars().next()?;
+            let body = &rest[first.len_utf8()..];
+            let skipped = match first {
+                '"' => delimited(body, '"'),
+                '#' => comment(body),
+                '/' if body.starts_with('/') => comment(body),
+                '/' => delimited(body, '/'),
+                '<' => special_token(body),
+                _ => 0,
+            };
+            let at = self.at;
+            self.at += first.len_utf8() + skipped;
+            if skipped == 0 && !matches!(first, '"' | '#' | '/') {
+                return Some((at, first));
             }
+        }
+    }
+}
+
+/// Returns the length of the rest of a literal or of a regular expression, with its delimiter `end`, bytes. A backslash
+/// escapes the next character.
+fn delimited(body: &str, end: char) -> usize {
+    let mut chars = body.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => _ = chars.next(),
+            c if c == end => return at + c.len_utf8(),
             _ => {}
         }
     }
-    count
+    body.len()
 }
 
-/// Skips the rest of a literal or comment, up to the delimiter `end`. A backslash escapes the next character.
-fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, end: char) {
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => _ = chars.next(),
-            c if c == end => return,
-            _ => {}
-        }
+/// Returns the length of the rest of a comment, without the line break, bytes.
+fn comment(body: &str) -> usize {
+    body.find('\n').unwrap_or(body.len())
+}
+
+/// Returns the length of the rest of a special token, bytes; 0 if the text is no special token.
+fn special_token(body: &str) -> usize {
+    match body.find(['<', '>', ' ', '\t', '\r', '\n']) {
+        Some(end) if body[end..].starts_with('>') => end + 1,
+        _ => 0,
     }
 }
 
@@ -190,6 +240,8 @@ mod tests {
             ("T: /a/ & ~/b/ & ~ (C)", 4),
             ("T: \"a & ~\\\" &\" /&\\/~/ // & ~\n# &\nb: c~3 d ~ 2..4", 0),
             ("a: \"unfinished & ", 0),
+            ("# no escape \\\nT: /a/ & /b/ // \\\nU: &", 2),
+            ("a: <a\"&b> & <b & \"c\"", 2),
         ] {
             assert_eq!(operators(grammar), count, "{grammar}");
         }
@@ -207,6 +259,29 @@ mod tests {
         assert_eq!(prepare("start: %json {oops}").as_deref(), Ok("start: %json {oops}"));
         let lark = schema::lark_of_schema(&json!({"type": "null"})).unwrap();
         assert!(prepare(&format!("start: {lark}")).unwrap().contains("x-guidance"));
+    }
+
+    #[test]
+    fn schemas_are_found_outside_of_literals() {
+        for text in [
+            "start: \"%json true\" | \"\\\"%json 5\"",
+            "start: /%json 5/ // %json 5\n# %json 5",
+            "start: <%json>",
+        ] {
+            assert_eq!(prepare(text).as_deref(), Ok(text));
+        }
+        for before in [
+            "\"a\" ",
+            "/\"/ ",
+            "<\"> ",
+            "# \"\n",
+            "// \\\n",
+            "# \\\n",
+            "%json {\"enum\": [\"\\\"/\"]} ",
+        ] {
+            let prepared = prepare(&format!("start: {before}%json {{\"not\": {{}}}}"));
+            assert!(prepared.is_err_and(|error| error.to_string().contains("'not'")), "{before}");
+        }
     }
 
     #[test]
