@@ -45,8 +45,8 @@ pub(crate) async fn chat(
     if let Some(parsing) = &parsing {
         chat.common.rule = parsing.rule(chat.common.rule.take(), forms)?;
     }
-    let open = parsing.as_ref().is_some_and(Parsing::is_open);
-    let budget = chat.budget.map(|budget| budget.of_prompt(open));
+    let limited = chat.budget.zip(parsing.clone());
+    let limit = limited.map(|(budget, parsing)| budget.of_answers(serving.text.clone(), parsing));
     let job = Job {
         style: Style::Chat,
         model,
@@ -59,7 +59,7 @@ pub(crate) async fn chat(
         returning: returning::says_so(request.headers()),
         listener,
         parsing,
-        budget,
+        limit,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }

@@ -60,7 +60,7 @@ pub(crate) async fn completions(
         returning: returning::says_so(request.headers()),
         listener,
         parsing: None,
-        budget: None,
+        limit: None,
     };
     generate::answer(&app, serving, job, (answering, record)).await
 }

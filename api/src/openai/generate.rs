@@ -8,7 +8,7 @@ use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
 use crate::openai::sse::{self, Comments};
-use crate::openai::tools::{Parsing, ThinkingBudget};
+use crate::openai::tools::{Parsing, ReasoningLimit};
 use crate::replies::Listener;
 use actix_web::HttpResponse;
 use actix_web::http::header;
@@ -40,8 +40,8 @@ pub(crate) struct Job {
     pub(crate) listener: Option<Listener>,
     /// Rules for splitting the choices into content, reasoning and calls; `None` if the choices are only content.
     pub(crate) parsing: Option<Parsing>,
-    /// Budget of reasoning tokens, if the request states one.
-    pub(crate) budget: Option<ThinkingBudget>,
+    /// Limit of the reasoning, if the request states a budget of reasoning tokens.
+    pub(crate) limit: Option<ReasoningLimit>,
 }
 
 /// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
@@ -137,9 +137,9 @@ async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
         // An output that follows a grammar ends at an end token, even with `ignore_eos`.
         job.common.ignore_eos = false;
     }
-    if let Some(budget) = job.budget.take() {
+    if let Some(limit) = job.limit.take() {
         let other = job.common.sampling.constraint.take();
-        job.common.sampling.constraint = Some(Arc::new(budget.beside(other)));
+        job.common.sampling.constraint = Some(Arc::new(limit.beside(other)));
     }
     Ok(())
 }

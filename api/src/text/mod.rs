@@ -313,6 +313,14 @@ impl StreamDecoder {
         }
     }
 
+    /// Whether the decoder holds back the beginning of a character.
+    pub(crate) fn is_within_character(&self) -> bool {
+        match self {
+            StreamDecoder::Bytes(_, decoder) => decoder.is_within_character(),
+            StreamDecoder::Model(decoder) => decoder.is_within_character(),
+        }
+    }
+
     pub(crate) fn finish(&mut self) -> String {
         match self {
             StreamDecoder::Bytes(_, decoder) => decoder.finish(),

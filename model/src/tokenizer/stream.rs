@@ -63,6 +63,11 @@ impl StreamDecoder {
         self.characters.push_to(bytes, out);
     }
 
+    /// Whether the decoder holds back the beginning of a character.
+    pub fn is_within_character(&self) -> bool {
+        self.characters.is_within_character()
+    }
+
     /// Ends the decoded text. Returns U+FFFD if its last character is unfinished, otherwise an empty text.
     pub fn finish(&mut self) -> String {
         self.characters.finish()

@@ -24,6 +24,11 @@ impl Utf8Decoder {
         }
     }
 
+    /// Whether the decoder holds back the beginning of a character.
+    pub fn is_within_character(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Ends the text. Returns U+FFFD for an unfinished character, otherwise an empty text.
     pub fn finish(&mut self) -> String {
         let unfinished = !std::mem::take(&mut self.pending).is_empty();

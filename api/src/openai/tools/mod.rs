@@ -18,7 +18,7 @@ mod rules;
 pub(crate) mod schemas;
 mod variables;
 
-pub(crate) use budget::ThinkingBudget;
+pub(crate) use budget::{ReasoningLimit, ThinkingBudget};
 pub(crate) use conversation::conversation;
 pub(crate) use offer::{Demand, Offer};
 pub(crate) use parsing::{AnswerParser, Parsing, Part};

@@ -84,11 +84,6 @@ impl Parsing {
         rules::rule(stated, &self.offer, &dialects, model)
     }
 
-    /// Whether the prompt has opened the reasoning.
-    pub(crate) fn is_open(&self) -> bool {
-        self.dialects.reasoning_open
-    }
-
     /// Returns the special tokens that the decoder must show to the parser, because these tokens mark calls or
     /// reasoning.
     pub(crate) fn shown(&self) -> &Arc<[TokenId]> {
@@ -96,7 +91,7 @@ impl Parsing {
     }
 
     /// Returns the parser of one answer's text.
-    fn reads(&self) -> Parser {
+    pub(super) fn reads(&self) -> Parser {
         let tools = &self.offer.callable;
         match &self.template {
             Some((template, tail)) => {
@@ -109,15 +104,11 @@ impl Parsing {
     /// Returns a parser for one answer.
     pub(crate) fn parser(&self) -> AnswerParser {
         let parser = self.reads();
-        let in_reasoning = match self.template {
-            Some(_) => parser.is_in_reasoning(),
-            None => self.dialects.reasoning_open,
-        };
         AnswerParser {
+            in_reasoning: parser.is_in_reasoning(),
             parser,
             tools: self.dialects.tools,
             parallel: self.offer.parallel,
-            in_reasoning,
             undecided_tokens: 0,
             reasoning_tokens: 0,
             complete_calls: 0,

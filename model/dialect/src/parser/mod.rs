@@ -81,12 +81,23 @@ impl Parser {
         Parser { form: AnswerForm::Template(regions), out: Sink::default() }
     }
 
-    /// Whether the text that the parser expects next is reasoning, according to its template. Returns `false` for a
-    /// parser without a template.
+    /// Whether the text that the parser expects next is reasoning, or a tag that closes the reasoning.
     pub fn is_in_reasoning(&self) -> bool {
         match &self.form {
             AnswerForm::Template(regions) => regions.is_reasoning(),
-            AnswerForm::Dialects { .. } => false,
+            AnswerForm::Dialects { reasoning, .. } => {
+                reasoning.as_ref().is_some_and(Reasoning::is_inside)
+            }
+        }
+    }
+
+    /// Whether the parser may still find reasoning. A template may have reasoning anywhere in an answer.
+    pub fn may_reason(&self) -> bool {
+        match &self.form {
+            AnswerForm::Template(_) => true,
+            AnswerForm::Dialects { reasoning, .. } => {
+                reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_over())
+            }
         }
     }
 

@@ -45,6 +45,16 @@ impl Reasoning {
         }
     }
 
+    /// Whether the text is within the reasoning.
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self.place, Place::Fresh | Place::Inside)
+    }
+
+    /// Whether the rest of the text has no reasoning.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.place, Place::Closed | Place::Over)
+    }
+
     /// Parses the next character. Text after the reasoning goes to `calls`.
     pub(super) fn feed(&mut self, ch: char, calls: &mut Calls, out: &mut Sink) {
         match self.place {
