@@ -6,7 +6,7 @@ use super::form::{Form, Held, NAME_BYTES_MAX, Step, give_back, is_space};
 use super::json::quoted;
 use super::sink::Sink;
 use super::xml_value::{End, XmlValue};
-use crate::{Tool, Tools};
+use crate::Tools;
 
 const FUNCTION: &str = "<function=";
 const PARAMETER: &str = "<parameter=";
@@ -23,8 +23,8 @@ pub(super) struct QwenXml {
     place: Place,
     /// Name of the function until the call begins, which happens at the first tag after the tag with the name.
     name: Option<String>,
-    /// Function that is called, if the request offers it.
-    tool: Option<Tool>,
+    /// Name of the function that is called.
+    called: String,
     has_arguments: bool,
 }
 
@@ -47,7 +47,7 @@ impl QwenXml {
             tag: tag.to_owned(),
             place: Place::Function,
             name: None,
-            tool: None,
+            called: String::new(),
             has_arguments: false,
         }
     }
@@ -58,7 +58,7 @@ impl QwenXml {
             self.tag.push(ch);
         }
         if let Some(name) = named(&self.tag, FUNCTION) {
-            self.tool = self.tools.get(name).cloned();
+            self.called = name.to_owned();
             self.name = Some(name.to_owned());
             self.tag.clear();
             self.place = Place::Body;
@@ -101,7 +101,7 @@ impl QwenXml {
         self.tag.clear();
         let comma = if std::mem::replace(&mut self.has_arguments, true) { ", " } else { "" };
         out.arguments(&format!("{comma}{}: ", quoted(name)));
-        self.place = Place::Value(XmlValue::new(self.tool.as_ref(), name));
+        self.place = Place::Value(XmlValue::new(self.tools.get(&self.called), name));
     }
 
     fn end(&mut self, out: &mut Sink) {

@@ -53,6 +53,7 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
         begins: Timestamp(0),
         expected_us: 100.0,
         invalidated: false,
+        partial: false,
     };
     // A step without work is predicted to take 100 us, so the cost model learns nothing from these steps.
     let timing = StepTiming { forward_us: 90, sampling_us: 10, host_us: 0 };

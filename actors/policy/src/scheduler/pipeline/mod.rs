@@ -255,6 +255,7 @@ mod tests {
             begins: Timestamp(1000),
             expected_us: 150.0,
             invalidated: false,
+            partial: false,
         }
     }
 

@@ -140,6 +140,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
             begins,
             expected_us: step_us,
             invalidated: false,
+            partial: false,
         };
         pipeline.submit(in_flight(begins));
         let due = pipeline.next_plan().expect("a second step is allowed");
