@@ -11,18 +11,11 @@ mod rules;
 mod xml;
 
 pub use output::{Output, SpecialTokens};
+pub use rules::{GRAMMAR_BYTES_MAX, GrammarTooLong};
 
 use crate::{Tool, ToolDialect, Tools};
 use rules::{Rules, alternatives};
 use serde_json::Value;
-
-/// Maximum length of a grammar, bytes. Compilers of grammars accept no longer grammars.
-pub const GRAMMAR_BYTES_MAX: usize = 64 << 10;
-
-/// The grammar of the calls of some functions is too long, because their schemas are too large.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the grammar has more than {GRAMMAR_BYTES_MAX} bytes")]
-pub struct GrammarTooLong;
 
 /// Returns the grammar of an output that is one call of one of the functions, or one or more calls with `parallel`.
 /// Reasoning comes before the calls, as `output` states. `tools` must not be empty.

@@ -1,11 +1,18 @@
 //! Writer of the rules of a Lark grammar.
 
 use super::output::Output;
-use super::{GRAMMAR_BYTES_MAX, GrammarTooLong};
 use crate::{Tool, ToolDialect, Tools};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::fmt::Write;
+
+/// Maximum length of a grammar, bytes. Compilers of grammars accept no longer grammars.
+pub const GRAMMAR_BYTES_MAX: usize = 64 << 10;
+
+/// The grammar of the calls of some functions is too long, because their schemas are too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the grammar has more than {GRAMMAR_BYTES_MAX} bytes")]
+pub struct GrammarTooLong;
 
 /// Rules written so far, and the output that the rules describe.
 pub(super) struct Rules<'a> {
