@@ -95,7 +95,7 @@ impl Listed {
 
 impl LiveRequests {
     /// Returns a guard that a request holds from before its submission to the engine until the request has entered. Waits
-    /// while another caller holds requests back, which takes that caller about a second at most.
+    /// while another caller holds requests back, which takes that caller two seconds at most.
     pub(crate) async fn submitting(&self) -> RwLockReadGuard<'_, ()> {
         self.submitting.read().await
     }

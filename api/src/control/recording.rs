@@ -141,14 +141,14 @@ async fn begin(
     let block_size = settings.prefix_cache.enabled.then(|| engine.info().block_size);
     let mut live = views::all(app, engine).await?;
     // Hold new requests back, so that each request is either among the live ones or arrives later, with all its choices.
-    let held_back = tokio::select! {
-        held_back = app.live.hold_back() => held_back,
-        () = app.clock.sleep_us(SUBMITTED_US) => {
-            let message = "the requests that arrive were not submitted within a second, so no recording began; try again";
-            return Err(ApiError::unavailable(message, "recording"));
-        }
+    let late = || {
+        let message = "the requests that arrive were not submitted within a second, so no recording began; try again";
+        ApiError::unavailable(message, "recording")
     };
-    views::update(app, engine, &mut live).await?;
+    let held_back = app.clock.timeout_us(SUBMITTED_US, app.live.hold_back()).await;
+    let held_back = held_back.ok_or_else(late)?;
+    let updated = app.clock.timeout_us(SUBMITTED_US, views::update(app, engine, &mut live)).await;
+    updated.ok_or_else(late)??;
     let began = engine.recorder().begin(limits, block_size, &live);
     drop(held_back);
     let began = began.ok_or_else(running)?;

@@ -94,7 +94,8 @@ impl Grammars {
         }
         match self.compile_within(source, QUICK_LIMITS, &self.quick) {
             Err(GrammarError::TooComplex(_)) => None,
-            result => Some(result),
+            Err(error) => Some(Err(self.refuse(source, error))),
+            done => Some(done),
         }
     }
 
@@ -105,10 +106,13 @@ impl Grammars {
     /// [`GrammarError`] with the mistake in the source and its place.
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
         let result = self.compile_within(source, LIMITS, &self.full);
-        if let Err(error) = &result {
-            lock(&self.refused).insert(source.digest().0, 0, error.clone());
-        }
-        result
+        result.map_err(|error| self.refuse(source, error))
+    }
+
+    /// Remembers why a source was refused.
+    fn refuse(&self, source: &Source, error: GrammarError) -> GrammarError {
+        lock(&self.refused).insert(source.digest().0, 0, error.clone());
+        error
     }
 
     fn compile_within(

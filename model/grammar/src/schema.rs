@@ -84,8 +84,11 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         }
         other => other.clone(),
     };
-    let mut walk = Walk { root: schema, schemas: 0 };
+    let mut walk = Walk { root: schema, schemas: 0, refers: false, named: None };
     walk.schema(&mut prepared, "#")?;
+    if let Some(at) = walk.named.filter(|_| walk.refers) {
+        return Err(GrammarError::unsupported(&at, "a named schema beside references"));
+    }
     check_conjuncts(schema)?;
     check_expansion(&prepared)?;
     if let Value::Object(fields) = &mut prepared {
@@ -106,6 +109,10 @@ struct Walk<'a> {
     root: &'a Value,
     /// Number of visited schemas.
     schemas: usize,
+    /// Whether the schema has references.
+    refers: bool,
+    /// Place of a name of a schema within the schema, which changes the meaning of the references there.
+    named: Option<String>,
 }
 
 fn wrong(at: &str, expected: &str) -> GrammarError {
@@ -166,6 +173,20 @@ impl Walk<'_> {
             ("enum", _) => Err(wrong(at, "an array of values")),
             ("type", value) => kind(value, at),
             ("required", value) => strings(value, at),
+            ("$ref", Value::String(to)) if !points_into(self.root, to) => {
+                let feature = "a reference other than a JSON pointer to a place in the schema";
+                Err(GrammarError::unsupported(at, feature))
+            }
+            ("$ref", Value::String(_)) => {
+                self.refers = true;
+                Ok(())
+            }
+            ("$id" | "id", Value::String(name)) => {
+                if !name.starts_with('#') && at != "#/$id" && at != "#/id" {
+                    self.named = Some(at.to_owned());
+                }
+                Ok(())
+            }
             ("$ref" | "pattern" | "format", value) if !value.is_string() => {
                 Err(wrong(at, "a string"))
             }
@@ -198,6 +219,12 @@ impl Walk<'_> {
         });
         *fields = renamed.collect();
     }
+}
+
+/// Whether a reference is a JSON pointer to a place in the root schema. llguidance also follows anchors, names and escaped
+/// pointers, which the checks of this crate do not see.
+fn points_into(root: &Value, reference: &str) -> bool {
+    reference.strip_prefix('#').is_some_and(|pointer| root.pointer(pointer).is_some())
 }
 
 /// Limits the number of regular expressions whose intersection llguidance must compute for one string.
@@ -391,6 +418,9 @@ mod tests {
             (json!({"multipleOf": 0}), "#/multipleOf"),
             (json!({"properties": []}), "#/properties must be an object"),
             (json!({"properties": {"a": 1}}), "#/properties/a must be a schema"),
+            (json!({"$defs": {"x": {"$anchor": "x"}}, "$ref": "#x"}), "#/$ref: a reference"),
+            (json!({"$defs": {"x": {}}, "$ref": "#/%24defs/x"}), "#/$ref: a reference"),
+            (json!({"items": {"$id": "x"}, "$ref": "#/items"}), "#/items/$id"),
             (json!(false), "false"),
             (json!(7), "# must be a schema"),
         ] {
@@ -401,6 +431,8 @@ mod tests {
             json!({"type": "integer", "format": "int64"}),
             json!({"minProperties": 2, "required": ["a"]}),
             json!({"maxLength": 2.0}),
+            json!({"items": {"$id": "x"}}),
+            json!({"items": {"$id": "#/items"}, "properties": {"a": {"$ref": "#"}}}),
             json!({"minimum": 0, "exclusiveMinimum": true}),
             json!(true),
         ] {

@@ -45,6 +45,14 @@ impl CompileBudgets {
         *at = *at + wall_us;
     }
 
+    /// Gives `work_us` of processor time back that were charged and not used.
+    pub fn refund(&mut self, tenant: Salt, work_us: u64) {
+        let wall_us = self.wall_us(work_us);
+        if let Some(at) = self.whole_at.get_mut(&tenant) {
+            at.0 = at.0.saturating_sub(wall_us);
+        }
+    }
+
     /// Returns the time in which a tenant's share amounts to `work_us` of processor time, us.
     fn wall_us(&self, work_us: u64) -> u64 {
         (work_us as f64 / self.budget.share) as u64
@@ -72,6 +80,16 @@ mod tests {
         // 490 ms more than the budget, at 20 ms a second.
         assert_eq!(budgets.wait_us(ONE, now) / MS, 24_500);
         assert_eq!(budgets.wait_us(ONE, Timestamp(24_500 * MS)), 0);
+        assert_eq!(budgets.wait_us(OTHER, now), 0);
+    }
+
+    #[test]
+    fn time_that_was_not_used_is_given_back() {
+        let (mut budgets, now) = (budgets(), Timestamp(0));
+        budgets.charge(ONE, 500 * MS, now);
+        budgets.refund(ONE, 290 * MS);
+        assert_eq!(budgets.wait_us(ONE, now) / MS, 500, "210 ms are charged");
+        budgets.refund(OTHER, 290 * MS);
         assert_eq!(budgets.wait_us(OTHER, now), 0);
     }
 

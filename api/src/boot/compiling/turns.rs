@@ -49,7 +49,7 @@ pub(super) struct Turn {
 /// Reason why a request gets no turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoTurn {
-    /// Other compilations left no turn in time.
+    /// No turn became free in time.
     Busy,
     /// The tenant's compilations took more processor time than its budget.
     OverBudget {
@@ -105,16 +105,20 @@ impl Lane {
 }
 
 impl Turn {
-    /// Charges the tenant for a compilation that has taken `work_us` of processor time so far.
+    /// Charges the tenant for a compilation that has taken `work_us` of processor time, in place of the time that was charged
+    /// for this compilation before.
     pub(super) fn charge(&self, work_us: u64) {
         let mut state = lock(&self.state);
-        let more_us = work_us.saturating_sub(state.1);
-        state.1 += more_us;
-        lock(&self.budgets).charge(self.tenant, more_us, self.clock.now());
+        let mut budgets = lock(&self.budgets);
+        match work_us.checked_sub(state.1) {
+            Some(more_us) => budgets.charge(self.tenant, more_us, self.clock.now()),
+            None => budgets.refund(self.tenant, state.1 - work_us),
+        }
+        state.1 = work_us;
     }
 
-    /// Ends the turn of a compilation that has taken `work_us` and goes on, unless too many go on so. The tenant is
-    /// charged, so that it begins no other compilation soon.
+    /// Ends the turn of a compilation that goes on, unless too many go on so. Until the compilation ends, the tenant is
+    /// charged `work_us`, so that it begins no other compilation soon.
     pub(super) fn outlast(&self, work_us: u64) {
         self.charge(work_us);
         if let Ok(permit) = Arc::clone(&self.overlong).try_acquire_owned() {
@@ -180,10 +184,10 @@ mod tests {
             assert!(poll_immediate(full.turn(new)).await.is_none(), "the last one kept its turn");
             overlong.pop();
             let turn = full.turn(new).await.ok().unwrap();
-            turn.charge(700_000);
+            turn.outlast(9_000_000);
             turn.charge(1_000_000);
             drop(turn);
-            assert!(full.turn(new).await.is_ok(), "no time is charged twice");
+            assert!(full.turn(new).await.is_ok(), "only the time that was used is charged");
         });
     }
 }

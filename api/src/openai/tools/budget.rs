@@ -56,7 +56,7 @@ impl ThinkingBudget {
 ///
 /// The parser of the answer says which tokens are reasoning, so that a tag in the content has no effect. The tag is not
 /// forced at a position where `other` does not allow the tag, for example within a character; without `other`, the tag
-/// is not forced within a character, for at most [`FINISHING_TOKENS`] tokens.
+/// waits until the character is complete, for at most [`FINISHING_TOKENS`] tokens.
 #[derive(Clone)]
 pub(crate) struct ReasoningLimit {
     budget: ThinkingBudget,

@@ -39,7 +39,7 @@ function headers(more = {}) {
 /** Asks the control API; throws `Refused` for an answer with an error. */
 async function ask(path, options = {}) {
   // A browser sends no other characters, and would tell of them as of a lost connection.
-  if (key !== null && !/^[\x21-\x7e]+$/.test(key)) throw new Refused(401, "a key has visible ASCII characters alone", "invalid_api_key");
+  if (key !== null && !/^[\x21-\x7e]+$/.test(key)) throw new Refused(401, "a key may have visible ASCII characters only", "invalid_api_key");
   const answer = await fetch(`control/v1/${path}`, {
     cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS), ...options,
     headers: headers(options.headers),
