@@ -208,8 +208,8 @@ impl EngineHandle {
         }
     }
 
-    /// Sends an operator command to the scheduler. Returns whether the sequence that it names is live; true for commands
-    /// that name none.
+    /// Sends an operator command to the scheduler. Returns whether the sequence that it names is live; true for
+    /// commands that name none.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -282,15 +282,17 @@ impl EngineHandle {
     pub async fn capture(&self) -> Result<Result<ActiveCapture, CaptureBusy>, Refusal> {
         let scheduler = &self.shared.actors.scheduler;
         let number = self.shared.captures.fetch_add(1, Ordering::Relaxed);
-        // Create the guard before the engine begins the capture: a caller that leaves before the answer then ends the capture.
+        // Create the guard before the engine begins the capture: a caller that leaves before the answer then ends the
+        // capture.
         let (captured, capture) = oneshot::channel();
         let active = ActiveCapture::new(number, scheduler.clone().recipient(), capture);
         let begun = scheduler.send(BeginCapture { number, captured }).await;
         Ok(begun.map_err(|_| Refusal::EngineStopped)?.map(|()| active))
     }
 
-    /// Returns views and timelines of those of the given sequences that are live, and the step that was planned last when
-    /// the first of them were inspected. Many sequences are inspected in slices, so that no step waits for all of them.
+    /// Returns views and timelines of those of the given sequences that are live, and the step that was planned last
+    /// when the first of them were inspected. Many sequences are inspected in slices, so that no step waits for all of
+    /// them.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -307,8 +309,8 @@ impl EngineHandle {
         Ok(inspected)
     }
 
-    /// Returns what steps have computed since the engine started, and how long the latest ones took. Only the engine of a
-    /// server counts this.
+    /// Returns what steps have computed since the engine started, and how long the latest ones took. Only the engine of
+    /// a server counts this.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -316,8 +318,8 @@ impl EngineHandle {
         self.shared.actors.scheduler.send(GetWork).await.map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Returns the numbers of blocks by their states and by the tiers of their owners. The tiers are those of the snapshot
-    /// `of`, so blocks of sequences that arrived after it count as blocks of others.
+    /// Returns the numbers of blocks by their states and by the tiers of their owners. The tiers are those of the
+    /// snapshot `of`, so blocks of sequences that arrived after it count as blocks of others.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.

@@ -196,8 +196,8 @@ pub struct Command(pub Control);
 #[rtype(result = "()")]
 pub struct TakeSnapshot;
 
-/// Scheduler -> itself: add the next sequences to the snapshot that is being taken. The other actors have a turn before it
-/// arrives.
+/// Scheduler -> itself: add the next sequences to the snapshot that is being taken. The other actors have a turn before
+/// it arrives.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct ContinueSnapshot;
@@ -323,8 +323,8 @@ pub struct BlockUsage {
     pub mirroring_lag: u32,
 }
 
-/// api -> BlockManager: asks for the numbers of blocks by their states and by the tiers of their owners, which are those
-/// of the snapshot. The time that the answer takes grows with the number of blocks, some 10 us for 10,000.
+/// api -> BlockManager: asks for the numbers of blocks by their states and by the tiers of their owners, which are
+/// those of the snapshot. The time that the answer takes grows with the number of blocks, some 10 us for 10,000.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "BlocksMapped")]
 pub struct GetBlockMap(pub Arc<Snapshot>);

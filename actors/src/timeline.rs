@@ -122,7 +122,8 @@ impl Timelines {
         self.of.remove(&seq)
     }
 
-    /// Notes which running sequences are preempted for a step, and for which blocks are copied in, before the Scheduler applies the grant.
+    /// Notes which running sequences are preempted for a step, and for which blocks are copied in, before the Scheduler
+    /// applies the grant.
     pub(crate) fn granted(&mut self, grant: &StepGrant, core: &Scheduler, now: Timestamp) {
         for preempted in &grant.preempted {
             let seq = preempted.ticket.seq;

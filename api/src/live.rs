@@ -7,8 +7,8 @@ use tiercel_device::{SeqId, Tier};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Most requests that are looked up while other threads wait for the index. The thread that looks them up may have a lower
-/// priority than the others.
+/// Most requests that are looked up while other threads wait for the index. The thread that looks them up may have a
+/// lower priority than the others.
 const FOUND_AT_ONCE: usize = 256;
 
 /// A request that is being answered.
@@ -94,8 +94,8 @@ impl Listed {
 }
 
 impl LiveRequests {
-    /// Returns a guard that a request holds from before its submission to the engine until the request has entered. Waits
-    /// while another caller holds requests back, which takes that caller two seconds at most.
+    /// Returns a guard that a request holds from before its submission to the engine until the request has entered.
+    /// Waits while another caller holds requests back, which takes that caller two seconds at most.
     pub(crate) async fn submitting(&self) -> RwLockReadGuard<'_, ()> {
         self.submitting.read().await
     }
@@ -134,8 +134,8 @@ impl LiveRequests {
         found
     }
 
-    /// Returns the requests of these sequences, by sequence. Sequences that are no request's, such as the warm-up's, are
-    /// left out.
+    /// Returns the requests of these sequences, by sequence. Sequences that are no request's, such as the warm-up's,
+    /// are left out.
     pub(crate) fn of(
         &self,
         sequences: impl Iterator<Item = SeqId>,

@@ -16,8 +16,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `tiercel serve` with these arguments, on free ports, and waits until it is ready. `path` is the path of the
-    /// program.
+    /// Starts `tiercel serve` with these arguments, on free ports, and waits until it is ready. `path` is the path of
+    /// the program.
     ///
     /// # Panics
     /// If the server ends before it is ready; the panic shows its log.

@@ -167,7 +167,8 @@ fn refused_requests_and_clients_that_left_are_in_the_recording() {
     server.wait_for("the queue is full", |status| status.queued.iter().sum::<u32>() == full - 1);
     let refused = server.post("/v1/completions", &completion("flex", "Hello", 9));
     assert_eq!(refused.status, 429, "{}", refused.text());
-    // One was live, eight were sent to wait, and one was refused above. While a request is being refused, it has a place.
+    // One was live, eight were sent to wait, and one was refused above. While a request is being refused, it has a
+    // place.
     while control(&server, "GET", "", &json!({})).json()["sequences"] != 10 {}
     server.wait_for("one more is refused", |status| status.places == full);
     drop(first);

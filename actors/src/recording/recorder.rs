@@ -93,8 +93,8 @@ impl Recorder {
     }
 
     /// Begins a recording, in place of an earlier one that has ended. `live` are the sequences that are live now, and
-    /// `block_size` the tokens in a block of the prefix cache, if it is on. Returns the time at which the recording began;
-    /// `None` if another runs.
+    /// `block_size` the tokens in a block of the prefix cache, if it is on. Returns the time at which the recording
+    /// began; `None` if another runs.
     pub fn begin(
         &self,
         limits: RecordingLimits,
@@ -135,8 +135,8 @@ impl Recorder {
         running
     }
 
-    /// Adds steps that the engine has completed to the recording that began at `began`, and ends it if its time is over.
-    /// Leaves out steps that the recording has. Returns whether that recording runs.
+    /// Adds steps that the engine has completed to the recording that began at `began`, and ends it if its time is
+    /// over. Leaves out steps that the recording has. Returns whether that recording runs.
     pub fn add_steps(&self, began: Timestamp, steps: &[StepRecord]) -> bool {
         let mut kept = self.lock();
         let active = self.is_active();
@@ -245,7 +245,8 @@ impl Recorder {
         });
     }
 
-    /// Changes the recording that a place belongs to, if that recording runs. `change` gets the time since its begin, us.
+    /// Changes the recording that a place belongs to, if that recording runs. `change` gets the time since its begin,
+    /// us.
     fn at(&self, place: Place, change: impl FnOnce(&mut Recording, u64)) {
         let mut kept = self.lock();
         let active = self.is_active();
@@ -277,8 +278,8 @@ impl Recorder {
         }
     }
 
-    /// Records that a sequence counts as refused although the engine had accepted it, because another choice of its request
-    /// was refused.
+    /// Records that a sequence counts as refused although the engine had accepted it, because another choice of its
+    /// request was refused.
     pub fn refused_with_another(&self, seq: SeqId) {
         if self.is_active() {
             self.change(seq, |row, now_us| row.end = Some((RecordedEnd::Refused, now_us)));

@@ -1,10 +1,10 @@
 //! Compiles the grammars of requests, each on a thread of its own, a few at a time. The time that a request waits for
 //! its turn and for its grammar is bounded.
 //!
-//! A small source is compiled quickly. A source that is large, or that exceeds the limits of a quick compilation, gets a
-//! full compilation. The processor time of both is charged to the tenant, with separate budgets (`turns.rs`). So hostile
-//! sources of one tenant use little of the processors that the engine works on, and large sources do not hold up the small
-//! ones of the same tenant.
+//! A small source is compiled quickly. A source that is large, or that exceeds the limits of a quick compilation, gets
+//! a full compilation. The processor time of both is charged to the tenant, with separate budgets (`turns.rs`). So
+//! hostile sources of one tenant use little of the processors that the engine works on, and large sources do not hold
+//! up the small ones of the same tenant.
 
 mod turns;
 
@@ -20,8 +20,8 @@ use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::oneshot;
 
-/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and puts
-/// the grammar into the cache, where a retry finds it.
+/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and
+/// puts the grammar into the cache, where a retry finds it.
 const COMPILE_US: u64 = 10_000_000;
 /// Retry time in the answer to a client whose request got no turn, ms.
 const RETRY_MS: u64 = 1_000;

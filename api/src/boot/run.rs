@@ -309,8 +309,8 @@ async fn stop_http(
     futures_util::future::join(handle.stop(true), http).await;
 }
 
-/// Reads the keys file again at each SIGHUP, and logs the labels that tenants have in the metrics. A file that cannot be used
-/// is logged, and the keys stay as they were.
+/// Reads the keys file again at each SIGHUP, and logs the labels that tenants have in the metrics. A file that cannot
+/// be used is logged, and the keys stay as they were.
 async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let reading = app.clone();
@@ -332,8 +332,8 @@ async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     }
 }
 
-/// Reads the files of the certificate again at each SIGHUP. If a file cannot be used, that is logged, and the certificate
-/// stays as it was.
+/// Reads the files of the certificate again at each SIGHUP. If a file cannot be used, that is logged, and the
+/// certificate stays as it was.
 async fn reload_certificate(mut hangup: Signal, certificate: Arc<Certificate>, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let certificate = certificate.clone();

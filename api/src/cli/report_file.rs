@@ -25,7 +25,8 @@ impl ReportFile {
         }
     }
 
-    /// Returns the temporary path that the report with the final path `path` is written to; `None` for devices and pipes.
+    /// Returns the temporary path that the report with the final path `path` is written to; `None` for devices and
+    /// pipes.
     pub(crate) fn partial_of(path: &Path) -> Option<PathBuf> {
         let direct = path.metadata().is_ok_and(|found| !found.is_file());
         (!direct).then(|| {

@@ -88,7 +88,8 @@ pub(crate) struct RecordingView {
     cut: Option<&'static str>,
 }
 
-/// Endpoint `GET /control/v1/recording`: shows the state of the running recording, or of the last recording if none runs.
+/// Endpoint `GET /control/v1/recording`: shows the state of the running recording, or of the last recording if none
+/// runs.
 pub(crate) async fn show(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.operator(&request, Role::Viewer)?;
     Ok(HttpResponse::Ok().json(view(app.loaded()?.engine.recorder())))
@@ -140,7 +141,8 @@ async fn begin(
     let last_step = views::shared(engine).await?.step.0;
     let block_size = settings.prefix_cache.enabled.then(|| engine.info().block_size);
     let mut live = views::all(app, engine).await?;
-    // Hold new requests back, so that each request is either among the live ones or arrives later, with all its choices.
+    // Hold new requests back, so that each request is either among the live ones or arrives later, with all its
+    // choices.
     let late = || {
         let message = "the requests that arrive were not submitted within a second, so no recording began; try again";
         ApiError::unavailable(message, "recording")
@@ -203,8 +205,8 @@ pub(crate) async fn stop(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     Ok(HttpResponse::Ok().json(view(recorder)))
 }
 
-/// Endpoint `GET /control/v1/recording/file`: the recording that has ended, as a file. It reveals the traffic of all tenants,
-/// though no text, so it needs the role operator.
+/// Endpoint `GET /control/v1/recording/file`: the recording that has ended, as a file. It reveals the traffic of all
+/// tenants, though no text, so it needs the role operator.
 pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
     let engine = app.loaded()?.engine.clone();

@@ -63,8 +63,8 @@ pub(crate) struct Row {
     /// for other requests, for those that arrived after the listing was made, and in answers to commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<usize>,
-    /// Expected time until the first token, ms, from the position and the rate at which the tier's queue drains (Little's
-    /// law); absent if that rate is unknown.
+    /// Expected time until the first token, ms, from the position and the rate at which the tier's queue drains
+    /// (Little's law); absent if that rate is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_token_in_ms: Option<u64>,
     /// Time since the request arrived, ms.
@@ -77,8 +77,8 @@ pub(crate) struct Row {
     pub(crate) first_token_step: Option<u64>,
     #[serde(flatten)]
     pub(crate) progress: Progress,
-    /// Time by which the request is ahead of its latency target, ms (TTFT before the first token, then TPOT); negative if
-    /// it is behind, absent without the target.
+    /// Time by which the request is ahead of its latency target, ms (TTFT before the first token, then TPOT); negative
+    /// if it is behind, absent without the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slack_ms: Option<f64>,
     /// What happened to the request; only where one request is shown.

@@ -1,5 +1,5 @@
-//! Views of live requests that cost the engine little, however many requests are live: the snapshot that listings share,
-//! and views of single sequences as they are now.
+//! Views of live requests that cost the engine little, however many requests are live: the snapshot that listings
+//! share, and views of single sequences as they are now.
 
 use crate::boot::App;
 use crate::control::latest::LatestRows;
@@ -13,8 +13,8 @@ use tiercel_device::SeqId;
 
 /// Age up to which listings share a snapshot, ms, if few requests are live.
 const SNAPSHOT_AGE_MS: u64 = 250;
-/// Number of live sequences for each ms of that age, if many are live: a snapshot of more sequences takes longer, so fewer
-/// are taken. With 10,000 sequences one is taken a second, which delays far fewer than one in a hundred steps.
+/// Number of live sequences for each ms of that age, if many are live: a snapshot of more sequences takes longer, so
+/// fewer are taken. With 10,000 sequences one is taken a second, which delays far fewer than one in a hundred steps.
 const SEQUENCES_PER_MS: u64 = 10;
 
 /// Returns the age up to which listings share a snapshot, ms, with so many live sequences.
@@ -30,7 +30,8 @@ pub(super) async fn shared(engine: &EngineHandle) -> Result<Arc<Snapshot>, ApiEr
     Ok(engine.snapshot(snapshot_age_ms(engine.places())).await?)
 }
 
-/// Returns the snapshot that listings share, and its rows, which are made once for each snapshot and each value of `kept`.
+/// Returns the snapshot that listings share, and its rows, which are made once for each snapshot and each value of
+/// `kept`.
 ///
 /// # Errors
 /// 503 if the engine has stopped.
@@ -52,8 +53,8 @@ pub(super) fn row_of(rows: &SortedRows, seq: SeqId) -> Option<&Row> {
     rows.in_order(None).find(|row| row.seq == seq.0)
 }
 
-/// Returns views of all live requests, by sequence: of a sequence that waited in the snapshot that listings share, as it was
-/// then, and of every other sequence, as it is now.
+/// Returns views of all live requests, by sequence: of a sequence that waited in the snapshot that listings share, as
+/// it was then, and of every other sequence, as it is now.
 ///
 /// # Errors
 /// 503 if the engine has stopped.
@@ -74,8 +75,8 @@ pub(super) async fn all(app: &App, engine: &EngineHandle) -> Result<Vec<Sequence
     Ok(views)
 }
 
-/// Brings views that [`all`] returned up to date: adds views of the sequences that have arrived since, as they are now, and
-/// removes the views of sequences whose requests have ended. Nothing waits between the removal and the return.
+/// Brings views that [`all`] returned up to date: adds views of the sequences that have arrived since, as they are now,
+/// and removes the views of sequences whose requests have ended. Nothing waits between the removal and the return.
 ///
 /// # Errors
 /// 503 if the engine has stopped.

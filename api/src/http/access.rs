@@ -34,8 +34,8 @@ impl AccessLog {
         AccessLog { every_request, clock, refusals: Mutex::default(), spans }
     }
 
-    /// Ends the access log of a server that stops: logs the rest, and exports the last spans. That takes a few seconds at
-    /// most.
+    /// Ends the access log of a server that stops: logs the rest, and exports the last spans. That takes a few seconds
+    /// at most.
     pub(crate) async fn finish(&self) {
         self.tell_left_out();
         if let Some(spans) = &self.spans {
@@ -147,8 +147,8 @@ impl Record {
         (facts.choices, facts.all_choices) = (choices, choices);
     }
 
-    /// Returns the channel on which the engine shall send the timeline of the request's next choice, if the spans of the
-    /// request will be exported.
+    /// Returns the channel on which the engine shall send the timeline of the request's next choice, if the spans of
+    /// the request will be exported.
     pub(crate) fn timeline(&self) -> Option<oneshot::Sender<EndedTimeline>> {
         self.open.borrow_mut().as_mut().map(OpenSpan::choice)
     }

@@ -1,5 +1,5 @@
-//! Exporter of spans: takes requests that have ended into a queue, without ever waiting, for the thread that makes and sends
-//! their spans.
+//! Exporter of spans: takes requests that have ended into a queue, without ever waiting, for the thread that makes and
+//! sends their spans.
 
 use crate::boot::BootError;
 use crate::http::Facts;

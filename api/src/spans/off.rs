@@ -1,5 +1,5 @@
-//! Stand-in for the exporter of spans in builds without the feature `otel`. Its types have no values, so the server never
-//! has an exporter.
+//! Stand-in for the exporter of spans in builds without the feature `otel`. Its types have no values, so the server
+//! never has an exporter.
 
 use crate::boot::BootError;
 use crate::http::Facts;

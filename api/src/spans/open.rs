@@ -45,8 +45,8 @@ impl OpenSpan {
     }
 }
 
-/// Returns the context of a request's span: with the span that the client names by the headers `traceparent` and `tracestate`
-/// of W3C Trace Context, or empty if the client names none, or more than one, or in a wrong form.
+/// Returns the context of a request's span: with the span that the client names by the headers `traceparent` and
+/// `tracestate` of W3C Trace Context, or empty if the client names none, or more than one, or in a wrong form.
 fn parent(headers: &HeaderMap) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
 }

@@ -21,8 +21,8 @@ pub(super) struct Ended {
     pub(super) ended: Timestamp,
 }
 
-/// Records the spans of a request with this route and parent. `choices` has the timelines of its choices, as far as they are
-/// known. Returns false if the request is not sampled, so that nothing was recorded.
+/// Records the spans of a request with this route and parent. `choices` has the timelines of its choices, as far as
+/// they are known. Returns false if the request is not sampled, so that nothing was recorded.
 pub(super) fn record(
     tracer: &SdkTracer,
     times: WallTimes,
@@ -80,9 +80,9 @@ fn record_stretch(
         .end_with_timestamp(times.of(stretch.to));
 }
 
-/// Returns the type of the error by which the server failed a request: the code of the error, or the status if the error has
-/// no code. `None` if the output is complete, if the client left, or if the status is below 500, which by OpenTelemetry's
-/// conventions for servers is no error: the request was wrong, or refused within a limit.
+/// Returns the type of the error by which the server failed a request: the code of the error, or the status if the
+/// error has no code. `None` if the output is complete, if the client left, or if the status is below 500, which by
+/// OpenTelemetry's conventions for servers is no error: the request was wrong, or refused within a limit.
 fn failed(facts: &Facts) -> Option<String> {
     let status = facts.status?;
     match facts.ended_as() {
@@ -94,8 +94,8 @@ fn failed(facts: &Facts) -> Option<String> {
     }
 }
 
-/// Returns the attributes of a request's span. Those with other prefixes than `tiercel` follow OpenTelemetry's conventions
-/// for HTTP servers and for generative AI.
+/// Returns the attributes of a request's span. Those with other prefixes than `tiercel` follow OpenTelemetry's
+/// conventions for HTTP servers and for generative AI.
 fn attributes(open: &OpenSpan, ended: &Ended, choices: &[Option<EndedTimeline>]) -> Vec<KeyValue> {
     let (facts, (route, operation)) = (&ended.facts, open.route);
     let text = |text: &Arc<str>| Value::from(text.to_string());

@@ -89,8 +89,8 @@ mod tests {
     use super::*;
     use tiercel_device::{StepId, Tier};
 
-    /// Cuts a timeline with a moment at each of the times 0, 10, 20 and so on, and its end 10 after the last moment. Returns
-    /// what the sequence does and since when.
+    /// Cuts a timeline with a moment at each of the times 0, 10, 20 and so on, and its end 10 after the last moment.
+    /// Returns what the sequence does and since when.
     fn cut_of(happenings: &[Happening], has_dropped: bool) -> Vec<(Doing, u64)> {
         let moment = |(place, what): (u64, &Happening)| Moment {
             at: Timestamp(place * 10),

@@ -204,8 +204,8 @@ impl Text {
         let template = self.usable_template();
         let tools_template = template.and_then(ChatTemplate::tools_source);
         let signs = match &self.kind {
-            // Without a chat template, the mock device spells tools out in the form of the Hermes models, and its replies
-            // may have reasoning.
+            // Without a chat template, the mock device spells tools out in the form of the Hermes models, and its
+            // replies may have reasoning.
             Kind::Bytes(vocabulary) => {
                 let token = |tag| match vocabulary.encode(tag)[..] {
                     [token] => Some((token, tag, false)),

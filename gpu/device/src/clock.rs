@@ -119,8 +119,8 @@ impl Clock {
         .await
     }
 
-    /// Returns the wall-clock times of moments of engine time, from what the wall clock shows now. They are for exported
-    /// spans; scheduling never uses them.
+    /// Returns the wall-clock times of moments of engine time, from what the wall clock shows now. They are for
+    /// exported spans; scheduling never uses them.
     pub fn wall_times(&self) -> WallTimes {
         WallTimes { zero: SystemTime::now() - Duration::from_micros(self.now().0) }
     }
@@ -132,7 +132,8 @@ impl Clock {
     }
 }
 
-/// Wall-clock times of moments of engine time. They differ by as much as the moments do, whatever happens to the wall clock.
+/// Wall-clock times of moments of engine time. They differ by as much as the moments do, whatever happens to the wall
+/// clock.
 #[derive(Debug, Clone, Copy)]
 pub struct WallTimes {
     zero: SystemTime,

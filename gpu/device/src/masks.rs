@@ -19,13 +19,14 @@ use std::time::Duration;
 /// masks take long must not lengthen the steps of other sequences.
 pub const MASK_WAIT_US: u64 = 1_000;
 
-/// Maximum number of jobs that wait in a lane. When the queue of its lane is full, a job is submitted again when its mask
-/// is needed.
+/// Maximum number of jobs that wait in a lane. When the queue of its lane is full, a job is submitted again when its
+/// mask is needed.
 const QUEUE: usize = 1024;
 /// Maximum number of threads of the quick lane, which has one thread for every four processors, and at least one.
 const THREADS_MAX: usize = 8;
-/// Processor time of a mask from which its constraint counts as slow, us. Masks of usual grammars take 2,300 us at most (`mask_times`) with
-/// a vocabulary of 49,000 tokens, and larger vocabularies take longer. Masks of hostile grammars take 50,000 us and more.
+/// Processor time of a mask from which its constraint counts as slow, us. Masks of usual grammars take 2,300 us at most
+/// (`mask_times`) with a vocabulary of 49,000 tokens, and larger vocabularies take longer. Masks of hostile grammars
+/// take 50,000 us and more.
 const SLOW_US: u64 = 20_000;
 
 /// Threads that compute masks. Clones share the threads. The threads start with the first constrained sequence, and end
@@ -71,8 +72,8 @@ struct Turn {
 }
 
 impl MaskThreads {
-    /// Hands a job to a lane, or keeps the job unsent if the queue of the lane is full. If no mask thread exists, runs the
-    /// job on the calling thread.
+    /// Hands a job to a lane, or keeps the job unsent if the queue of the lane is full. If no mask thread exists, runs
+    /// the job on the calling thread.
     fn submit(&self, job: Job, awaited: Awaited) -> Next {
         let Some(lanes) = self.lanes.get_or_init(Lanes::start) else {
             job.run();
@@ -116,8 +117,8 @@ impl Job {
         self.constraint.slow().is_some_and(|slow| slow.load(Ordering::Relaxed))
     }
 
-    /// Runs the job on a thread of the quick lane, or hands it to the slow lane if its constraint has become slow since it
-    /// was submitted.
+    /// Runs the job on a thread of the quick lane, or hands it to the slow lane if its constraint has become slow since
+    /// it was submitted.
     fn run_quick(self, slow: &Sender<Job>) {
         match self.is_slow() {
             true => slow.try_send(self).unwrap_or_else(|refused| refused.into_inner().run()),
@@ -186,8 +187,8 @@ pub struct MaskWait {
 }
 
 impl MaskWait {
-    /// Returns a wait of a step that ends `wait_us` microseconds from now, by a clock of real time; with `None` the wait
-    /// has no end.
+    /// Returns a wait of a step that ends `wait_us` microseconds from now, by a clock of real time; with `None` the
+    /// wait has no end.
     pub fn from_now(clock: &Clock, wait_us: Option<u64>) -> MaskWait {
         MaskWait { end: wait_us.map(|us| (clock.clone(), clock.now() + us)) }
     }
@@ -197,8 +198,8 @@ impl MaskWait {
         MaskWait { end: None }
     }
 
-    /// Waits for the answer to a job; returns `None` if the wait ends first. A wait that has an end is no wait at all if
-    /// the answer is `late` already.
+    /// Waits for the answer to a job; returns `None` if the wait ends first. A wait that has an end is no wait at all
+    /// if the answer is `late` already.
     fn receive(&self, answer: &Receiver<Turn>, late: bool) -> Option<Turn> {
         let received = match &self.end {
             None => answer.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -266,8 +267,8 @@ impl ConstrainedOutput {
         }
     }
 
-    /// Returns the turn of the next output token; `None` if the turn is not ready before `wait` ends, or not at once if an
-    /// earlier wait has ended.
+    /// Returns the turn of the next output token; `None` if the turn is not ready before `wait` ends, or not at once if
+    /// an earlier wait has ended.
     fn turn(&mut self, wait: &MaskWait) -> Option<&mut Turn> {
         if let Next::Unsent(unsent) = &mut self.next {
             let (job, awaited) = unsent.take()?;
@@ -291,7 +292,8 @@ impl ConstrainedOutput {
     }
 }
 
-/// Has the mask computed that follows `tokens` after a state; `None` stands for the state before the first output token.
+/// Has the mask computed that follows `tokens` after a state; `None` stands for the state before the first output
+/// token.
 fn compute(
     threads: &MaskThreads,
     constraint: &Arc<dyn Constraint>,

@@ -1,7 +1,7 @@
 //! Priority and processor time of the calling thread.
 
-/// Steps of nice value by which a thread of low priority is below the threads of the device. On a processor that such a thread
-/// uses as well, Linux gives the thread of low priority about a tenth of the time.
+/// Steps of nice value by which a thread of low priority is below the threads of the device. On a processor that such a
+/// thread uses as well, Linux gives the thread of low priority about a tenth of the time.
 #[cfg(target_os = "linux")]
 const STEPS: i32 = 10;
 /// Largest nice value.
@@ -9,8 +9,9 @@ const STEPS: i32 = 10;
 const NICE_MAX: i32 = 19;
 
 /// Lowers the priority of the calling thread, for work that must not hold up the threads of the device. Threads that
-/// the calling thread starts later have the low priority too. On systems other than Linux a priority belongs to the whole process, and the
-/// function does nothing. A system that refuses leaves the thread at its priority, which costs speed only.
+/// the calling thread starts later have the low priority too. On systems other than Linux a priority belongs to the
+/// whole process, and the function does nothing. A system that refuses leaves the thread at its priority, which costs
+/// speed only.
 pub fn lower_thread_priority() {
     #[cfg(target_os = "linux")]
     {

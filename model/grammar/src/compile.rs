@@ -86,8 +86,8 @@ impl Grammars {
     }
 
     /// Compiles a small source within tight limits, which takes some tens of ms at most. Any result is the one that
-    /// [`Self::compile`] would return. Returns `None` if the source is large or exceeds the tight limits. Needs a stack of
-    /// [`STACK_BYTES`].
+    /// [`Self::compile`] would return. Returns `None` if the source is large or exceeds the tight limits. Needs a stack
+    /// of [`STACK_BYTES`].
     pub fn compile_quickly(&self, source: &Source) -> Option<Result<Compiled, GrammarError>> {
         if !source.is_small() {
             return None;

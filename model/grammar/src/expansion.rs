@@ -1,9 +1,9 @@
 //! Limits the size to which llguidance expands a JSON schema.
 //!
-//! Where several parts of a schema restrict one value (`allOf`, `anyOf` beside `properties`, and so on), llguidance forms
-//! their intersection: each alternative of one part with each alternative of the other, as copies. Two lists of 100
-//! references become 10,000 objects. llguidance limits the number of intersections and not their size, so a schema of
-//! 90 KB can take gigabytes. Therefore the size is estimated beforehand, and a large expansion is refused.
+//! Where several parts of a schema restrict one value (`allOf`, `anyOf` beside `properties`, and so on), llguidance
+//! forms their intersection: each alternative of one part with each alternative of the other, as copies. Two lists of
+//! 100 references become 10,000 objects. llguidance limits the number of intersections and not their size, so a schema
+//! of 90 KB can take gigabytes. Therefore the size is estimated beforehand, and a large expansion is refused.
 
 mod shape;
 

@@ -48,8 +48,8 @@ pub(crate) fn prepare(grammar: &str) -> Result<String, GrammarError> {
     Ok(prepared)
 }
 
-/// Returns the number of intersections (`&`) and negations (`~`) in a grammar. A `~` before a number is a repetition, not
-/// a negation.
+/// Returns the number of intersections (`&`) and negations (`~`) in a grammar. A `~` before a number is a repetition,
+/// not a negation.
 fn operators(grammar: &str) -> usize {
     let is_operator = |(at, c): &(usize, char)| match c {
         '&' => true,

@@ -221,8 +221,8 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a reference is a JSON pointer to a place in the root schema. llguidance also follows anchors, names and escaped
-/// pointers, which the checks of this crate do not see.
+/// Whether a reference is a JSON pointer to a place in the root schema. llguidance also follows anchors, names and
+/// escaped pointers, which the checks of this crate do not see.
 fn points_into(root: &Value, reference: &str) -> bool {
     reference.strip_prefix('#').is_some_and(|pointer| root.pointer(pointer).is_some())
 }

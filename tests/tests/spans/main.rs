@@ -34,8 +34,8 @@ fn toml(text: &str) -> NamedTempFile {
     file
 }
 
-/// Profile of a mock device with steps of 4 ms and 24 blocks of 16 tokens: a long answer and a long prompt do not both fit.
-/// Blocks are copied faster than they are computed.
+/// Profile of a mock device with steps of 4 ms and 24 blocks of 16 tokens: a long answer and a long prompt do not both
+/// fit. Blocks are copied faster than they are computed.
 fn small() -> NamedTempFile {
     toml(
         "name = \"small\"\nstep_base_us = 4000.0\ndecode_token_us = 1.0\nprefill_token_us = 20.0\n\
@@ -88,9 +88,9 @@ fn stop(server: Program) -> String {
     server.log().join("\n")
 }
 
-/// Serves a stream that a premium request preempts, a stream whose client leaves, a wrong request, a request that is refused
-/// because it has more choices than the server has places, and one that its client does not sample. Returns the collector
-/// when the server has ended.
+/// Serves a stream that a premium request preempts, a stream whose client leaves, a wrong request, a request that is
+/// refused because it has more choices than the server has places, and one that its client does not sample. Returns the
+/// collector when the server has ended.
 fn collect() -> Collector {
     let collector = Collector::start("200 OK");
     let (profile, replies) = (small(), replies());
@@ -230,8 +230,8 @@ fn a_collector_that_never_answers_costs_spans_and_delays_neither_requests_nor_th
     let server = Program::serve_in(PROGRAM, &["--device", "mock:tiny"], &variables);
     assert_eq!(dropped(&server), 0);
     let mut answered = 0;
-    // All these requests are served while the first ones wait for the collector: the queue of their spans fills up, though
-    // the thread that sends spans gives up on a batch from time to time.
+    // All these requests are served while the first ones wait for the collector: the queue of their spans fills up,
+    // though the thread that sends spans gives up on a batch from time to time.
     while dropped(&server) == 0 {
         assert!(answered < MOST_REQUESTS, "the queue of ended requests has a limit");
         for _ in 0..100 {

@@ -72,8 +72,8 @@ impl State {
         effects
     }
 
-    /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the times of
-    /// a step that has ended.
+    /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the
+    /// times of a step that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         if !ended.partial {
@@ -211,8 +211,8 @@ impl State {
         }
     }
 
-    /// Decides whether to commit or to abort a preemption whose copies to the host have ended. The victim has `on_host` pinned
-    /// host blocks.
+    /// Decides whether to commit or to abort a preemption whose copies to the host have ended. The victim has `on_host`
+    /// pinned host blocks.
     fn copied_out(&mut self, ticket: Ticket, copied: u32, on_host: u32) -> PreemptDecision {
         if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;

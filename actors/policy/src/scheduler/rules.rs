@@ -74,8 +74,8 @@ impl Rules {
         self.shedding = preset.shedding;
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding and shares. What stays as it is: the number of steps in
-    /// flight, the limit on copies in transit, and the prefix cache.
+    /// Switches to other settings of scheduling, preemption, shedding and shares. What stays as it is: the number of
+    /// steps in flight, the limit on copies in transit, and the prefix cache.
     pub(crate) fn adjust(&mut self, settings: &EngineSettings) {
         let steps_in_flight = self.scheduling.steps_in_flight;
         let max_in_transit_mib = self.preemption.max_in_transit_mib;

@@ -108,9 +108,9 @@ impl State {
         self.rules_changed();
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which the
-    /// next plan follows. Live sequences keep the targets that they were promised. Returns the change of the targets in
-    /// effect, if the settings of targets differ.
+    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which
+    /// the next plan follows. Live sequences keep the targets that they were promised. Returns the change of the
+    /// targets in effect, if the settings of targets differ.
     pub(crate) fn adjust(&mut self, settings: &EngineSettings) -> Option<Retargeted> {
         self.basis.rules.adjust(settings);
         self.queue.tiers.set_shares(&settings.shares);

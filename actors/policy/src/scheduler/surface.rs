@@ -149,9 +149,9 @@ impl Scheduler {
         self.state.set_policy(policy);
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which the
-    /// next plan follows. The number of steps in flight, the limit on copies in transit and the prefix cache stay as they
-    /// are, and live sequences keep the targets that they were promised.
+    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which
+    /// the next plan follows. The number of steps in flight, the limit on copies in transit and the prefix cache stay
+    /// as they are, and live sequences keep the targets that they were promised.
     pub fn adjust(&mut self, settings: &EngineSettings) {
         self.plan_due = true;
         let retarget = self.state.adjust(settings).map(Action::Retarget);
@@ -247,8 +247,8 @@ impl Scheduler {
         self.state.inspect(seq, now)
     }
 
-    /// Returns the time in which the queue of a tier drains, us, from its length and the rate at which requests leave it
-    /// (Little's law); `None` if that rate is unknown.
+    /// Returns the time in which the queue of a tier drains, us, from its length and the rate at which requests leave
+    /// it (Little's law); `None` if that rate is unknown.
     pub fn drain_us(&self, tier: Tier, now: Timestamp) -> Option<f64> {
         self.state.queue.drain[tier.index()].wait_us(now)
     }

@@ -128,8 +128,8 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     most - most % scenario.profile.block_size
 }
 
-/// Whether the client's request fits into the device pool when it runs alone, without the blocks that `kept` reserves for
-/// other tiers, and its prompt is shorter than the longest sequence.
+/// Whether the client's request fits into the device pool when it runs alone, without the blocks that `kept` reserves
+/// for other tiers, and its prompt is shorter than the longest sequence.
 fn fits(scenario: &Scenario, client: &Client, kept: &ReservationSettings) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
@@ -146,8 +146,8 @@ fn drained_amid(scenario: &Scenario) -> bool {
     matches!(scenario.drain, DrainPlan::Amid { .. })
 }
 
-/// Whether an operator's command sets the patience `patience_ms`. Without such commands, patience is minutes, longer than
-/// any wait in a fuzzing scenario.
+/// Whether an operator's command sets the patience `patience_ms`. Without such commands, patience is minutes, longer
+/// than any wait in a fuzzing scenario.
 fn is_adjusted_patience(scenario: &Scenario, patience_ms: u64) -> bool {
     let adjusted = scenario.all_settings().into_iter().skip(1);
     adjusted

@@ -105,8 +105,8 @@ impl Lane {
 }
 
 impl Turn {
-    /// Charges the tenant for a compilation that has taken `work_us` of processor time, in place of the time that was charged
-    /// for this compilation before.
+    /// Charges the tenant for a compilation that has taken `work_us` of processor time, in place of the time that was
+    /// charged for this compilation before.
     pub(super) fn charge(&self, work_us: u64) {
         let mut state = lock(&self.state);
         let mut budgets = lock(&self.budgets);

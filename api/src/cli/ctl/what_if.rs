@@ -1,4 +1,5 @@
-//! The command `tiercel ctl what-if`: records live traffic, and replays it under other policies in a process of its own.
+//! The command `tiercel ctl what-if`: records live traffic, and replays it under other policies in a process of its
+//! own.
 
 use super::client::Client;
 use super::record::{self, RecordLimits};
@@ -126,8 +127,8 @@ impl WhatIf {
     }
 }
 
-/// Makes a signal that ends this process remove `folder`, and the file `partial` that the recording is written to, first.
-/// The simulation is a child process that ends when this process ends.
+/// Makes a signal that ends this process remove `folder`, and the file `partial` that the recording is written to,
+/// first. The simulation is a child process that ends when this process ends.
 fn leave_nothing_behind(folder: PathBuf, partial: Option<PathBuf>) -> std::io::Result<()> {
     at_signal(move |code| {
         // Ignore errors: the command may have removed the folder by itself, and completed the file, meanwhile.

@@ -73,8 +73,8 @@ pub(crate) fn rule(
     Ok(Some(Rule { source: Source::Lark(source), param: stated.param }))
 }
 
-/// Returns the grammar of answers that may have calls of a form that only the model's response template describes: none,
-/// because the server has no grammar of this form.
+/// Returns the grammar of answers that may have calls of a form that only the model's response template describes:
+/// none, because the server has no grammar of this form.
 fn without_dialect(stated: Option<Rule>, offer: &Offer) -> Result<Option<Rule>, ApiError> {
     let (param, advice) = match stated {
         Some(stated) => (stated.param, "send tool_choice \"none\""),

@@ -44,8 +44,8 @@ fn arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
 }
 
 /// Writer of the rules for one function. Each schema that a reference points to is written once, as a rule, so that the
-/// rules of recursive schemas are recursive too. The recursion of the writer is bounded by the nesting of the function's
-/// schema.
+/// rules of recursive schemas are recursive too. The recursion of the writer is bounded by the nesting of the
+/// function's schema.
 struct Reader<'r, 'a> {
     rules: &'r mut Rules<'a>,
     root: &'r Value,

@@ -18,8 +18,8 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     })
 }
 
-/// Returns the Lark expression for the arguments of a function, in the order of the function's schema. The expression is
-/// incomplete if the grammar is too long.
+/// Returns the Lark expression for the arguments of a function, in the order of the function's schema. The expression
+/// is incomplete if the grammar is too long.
 fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let root = Value::Object(tool.object_schema());
     let Some(fields) = root.as_object() else { return String::new() };
@@ -40,8 +40,8 @@ fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     parts.join(" ")
 }
 
-/// Returns the Lark expression for the text of one argument and the closing tag of the argument. `root` is the schema of
-/// all arguments.
+/// Returns the Lark expression for the text of one argument and the closing tag of the argument. `root` is the schema
+/// of all arguments.
 fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) -> String {
     let choices =
         schema["enum"].as_array().map(|values| values.iter().map(Value::as_str).collect());

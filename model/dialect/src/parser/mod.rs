@@ -66,12 +66,12 @@ impl Parser {
     /// Creates the parser of one answer that has the form of `template`, to a prompt that ends with `prompt`. `tools`
     /// are the functions that the request offers; with `None`, calls are content.
     ///
-    /// Content and reasoning are passed on while they arrive, except text that may become a delimiter, and whitespace at
-    /// the ends of a field. A call is passed on as a whole when its field ends. A text between the delimiters of a call
-    /// that is no call is content, unchanged and with its delimiters. Of a template whose field `content` has an opening
-    /// delimiter, the text outside of all fields is markup, unless the answer has no field and no call. Text before the
-    /// first field or call is content, too, if this text is longer than [`HELD_BYTES_MAX`] or contains a text that is no
-    /// call.
+    /// Content and reasoning are passed on while they arrive, except text that may become a delimiter, and whitespace
+    /// at the ends of a field. A call is passed on as a whole when its field ends. A text between the delimiters of a
+    /// call that is no call is content, unchanged and with its delimiters. Of a template whose field `content` has an
+    /// opening delimiter, the text outside of all fields is markup, unless the answer has no field and no call. Text
+    /// before the first field or call is content, too, if this text is longer than [`HELD_BYTES_MAX`] or contains a
+    /// text that is no call.
     pub fn of_template(
         template: &Arc<ResponseTemplate>,
         prompt: &str,

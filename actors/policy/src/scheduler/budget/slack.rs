@@ -47,8 +47,8 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
 }
 
-/// Returns the time by which a sequence is ahead of its latency target, us: of its TTFT target before the first token, of
-/// its TPOT target afterwards. Negative if it is behind; `None` without the target.
+/// Returns the time by which a sequence is ahead of its latency target, us: of its TTFT target before the first token,
+/// of its TPOT target afterwards. Negative if it is behind; `None` without the target.
 pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     let targets = &sequence.service.targets;
     let due = match sequence.first_token_at {
@@ -63,8 +63,8 @@ pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
 
 /// Returns by how much a stream would be ahead if its next token came at `now`, us, by its TPOT target or, if less, its
 /// E2E target; infinite without both. `None` if that is at most two steps of `step_us`, or if the stream has no first
-/// token, not even in flight. For E2E the output is taken to be three times as long as predicted (at most `max_tokens`),
-/// in steps half as long again.
+/// token, not even in flight. For E2E the output is taken to be three times as long as predicted (at most
+/// `max_tokens`), in steps half as long again.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
     let first = first_token(stream, now)?;
     let targets = &stream.service.targets;

@@ -163,8 +163,8 @@ impl InTime {
         of_tenant.prompts.push((work_us, prompt.seq));
     }
 
-    /// Removes a prompt from those in time, because it will be late: the longest one of the tenant whose work divided by
-    /// the tenant's weight is the largest.
+    /// Removes a prompt from those in time, because it will be late: the longest one of the tenant whose work divided
+    /// by the tenant's weight is the largest.
     fn give_up(&mut self) -> Option<(u64, SeqId)> {
         let part = |of: &OfTenant| of.weight.virtual_time(of.work_us as f64);
         let most = self.0.values_mut().max_by(|a, b| part(a).total_cmp(&part(b)))?;
@@ -174,9 +174,9 @@ impl InTime {
     }
 }
 
-/// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us. `prompts`
-/// come earliest deadline first. They get the share `share` of the device's time, after `before_us` of work of higher
-/// tiers.
+/// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us.
+/// `prompts` come earliest deadline first. They get the share `share` of the device's time, after `before_us` of work
+/// of higher tiers.
 fn late(prompts: impl Iterator<Item = Prompt>, before_us: f64, share: f64) -> (Vec<SeqId>, f64) {
     let (mut in_time, mut late) = (InTime::default(), Vec::new());
     let mut work_us = 0.0;

@@ -7,8 +7,8 @@ use tiercel_device::Timestamp;
 /// the counts must be about equal for the flow to count as balanced: at the end of a burst, the count of requests that
 /// came falls below the count of those that were served, and both are equal for some seconds on the way.
 const MEMORY_US: f64 = 60e6;
-/// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at which
-/// the two count as about equal.
+/// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at
+/// which the two count as about equal.
 const DIFFERENCE_MAX: f64 = 0.1;
 /// Smallest number of served requests of which the difference is taken as a share. With fewer, a difference of two
 /// still counts as about equal, because each request makes a difference of one between its arrival and its first token.
@@ -88,7 +88,8 @@ fn weight(age_us: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Returns the flow after ten minutes in which a request came every `gap_s` seconds and one was served every second.
+    /// Returns the flow after ten minutes in which a request came every `gap_s` seconds and one was served every
+    /// second.
     fn flow(gap_s: f64) -> Flow {
         let mut flow = Flow::default();
         let mut next_s = 0.0;

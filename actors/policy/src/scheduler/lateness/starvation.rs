@@ -8,8 +8,8 @@
 //! served nearly as by a plain first-come-first-served server.
 //!
 //! If a higher tier has requests, a late request starves only when about as many requests of its tier have come as were
-//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival would
-//! make all requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
+//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival
+//! would make all requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
 //! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and
@@ -29,21 +29,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// If no higher tier has requests, a late request starves (is in time for good) after at least this wait, us: a person's
-/// attention lasts for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
+/// If no higher tier has requests, a late request starves (is in time for good) after at least this wait, us: a
+/// person's attention lasts for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
 /// If no higher tier has requests, a late request starves only after at least this share of the time in which its
 /// tenant's queue drains. In an overloaded tier the wait in the queue grows faster than the requests' age; if they
 /// starved after a fixed wait, the order of arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
-/// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests, us.
+/// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests,
+/// us.
 const DRAIN_US_MAX: f64 = 300e6;
 /// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
 /// Background requests do not starve while higher tiers have requests, which leave so little time that all of
 /// background would be late.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
-/// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts of
-/// them in proportion to their weights, and at least one each.
+/// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts
+/// of them in proportion to their weights, and at least one each.
 const STARVING_MAX: usize = 32;
 
 /// Tier and tenant of a request.
@@ -173,8 +174,8 @@ fn tenants_of(tier: Tier) -> RangeInclusive<Owner> {
     (tier, Salt([0; 16]))..=(tier, Salt([u8::MAX; 16]))
 }
 
-/// Returns the oldest `most` of a tenant's late requests that may starve: those of clients that came back, and those that
-/// arrived before `limit`.
+/// Returns the oldest `most` of a tenant's late requests that may starve: those of clients that came back, and those
+/// that arrived before `limit`.
 fn eligible(late: &BTreeSet<Late>, limit: Timestamp, most: usize) -> Vec<(Timestamp, SeqId)> {
     let newcomers = (true, Timestamp(0), SeqId(0));
     let returned = late.range(..newcomers).take(most);

@@ -121,8 +121,9 @@ impl Reservations {
         unused
     }
 
-    /// Returns the number of blocks that a sequence must leave free for other tiers; 0 for a sequence of the system tier,
-    /// or one that could never fit beside the reservations. `unused`: the unused part of each tier's reservation, blocks.
+    /// Returns the number of blocks that a sequence must leave free for other tiers; 0 for a sequence of the system
+    /// tier, or one that could never fit beside the reservations. `unused`: the unused part of each tier's reservation,
+    /// blocks.
     pub(crate) fn for_others(
         &self,
         sequence: &Sequence,

@@ -79,8 +79,8 @@ pub(crate) struct InFlight {
     /// Whether an earlier step failed while this step was in flight, so that results that rely on the earlier step do
     /// not count.
     pub(crate) invalidated: bool,
-    /// Whether the device leaves out a sequence of the step, because an earlier step drew no token for the sequence. The
-    /// step's time then says nothing about costs.
+    /// Whether the device leaves out a sequence of the step, because an earlier step drew no token for the sequence.
+    /// The step's time then says nothing about costs.
     pub(crate) partial: bool,
 }
 

@@ -4,8 +4,8 @@
 //! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
 //! the greatest start tag of a request that has started. Service is counted in tokens or in us of device time; the
 //! service of an output is predicted until the output ends. A tenant's tags advance by service / weight, so that
-//! tenants whose requests all wait have service in proportion to their weights. Each request counts with the weight that
-//! its tenant had when the request arrived.
+//! tenants whose requests all wait have service in proportion to their weights. Each request counts with the weight
+//! that its tenant had when the request arrived.
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -46,8 +46,8 @@ struct Tags {
     /// Finish tag of the tenant's last request (start tag + service / weight), which is the earliest start tag of its
     /// next one.
     finish: f64,
-    /// Refund of charged virtual time that is not deducted from `finish` yet, because the tenant's waiting requests must
-    /// keep their order.
+    /// Refund of charged virtual time that is not deducted from `finish` yet, because the tenant's waiting requests
+    /// must keep their order.
     credit: f64,
     /// Number of the tenant's requests that have no first token yet.
     waiting: u32,
@@ -64,7 +64,8 @@ impl Tags {
 }
 
 impl FairQueue {
-    /// Adds a request of a tenant of the weight `weight` with the predicted service `service`, and returns its start tag.
+    /// Adds a request of a tenant of the weight `weight` with the predicted service `service`, and returns its start
+    /// tag.
     pub(crate) fn arrive(&mut self, (tenant, weight): (Salt, Weight), service: f64) -> f64 {
         if self.tags.len() >= MAX_TENANTS && !self.tags.contains_key(&tenant) {
             self.forget_least();

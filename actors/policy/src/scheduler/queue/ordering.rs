@@ -118,8 +118,8 @@ impl Queue {
     }
 }
 
-/// Promises a sequence the latency targets in effect: those of its tier for a prompt of its length, replaced by those that
-/// the request states, as far as it may.
+/// Promises a sequence the latency targets in effect: those of its tier for a prompt of its length, replaced by those
+/// that the request states, as far as it may.
 fn promise(sequence: &mut Sequence, basis: &Basis) {
     let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
     let may_tighten = sequence.service.may_tighten.unwrap_or(basis.targets.requests_may_tighten);

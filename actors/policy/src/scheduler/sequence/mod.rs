@@ -301,9 +301,9 @@ impl Sequence {
         self.kv.in_flight = InFlightProgress::default();
     }
 
-    /// Postpones the draw of the next token, because `step` has ended and had to leave the draw out. The last token must
-    /// be computed again, for its logits. Results of later steps in flight are void, because their input is the token
-    /// that was not drawn.
+    /// Postpones the draw of the next token, because `step` has ended and had to leave the draw out. The last token
+    /// must be computed again, for its logits. Results of later steps in flight are void, because their input is the
+    /// token that was not drawn.
     pub(crate) fn postpone_draw(&mut self, step: StepId) {
         self.kv.computed = self.kv.computed.min(self.len().saturating_sub(1));
         self.kv.in_flight.void_after(step);
