@@ -294,7 +294,8 @@ impl<'a> Estimate<'a> {
 }
 
 /// Names of the first items of an array, which no property has. Further items count together.
-const PLACES: [&str; 8] = ["\00", "\01", "\02", "\03", "\04", "\05", "\06", "\07"];
+const PLACES: [&str; 8] =
+    ["\u{0}0", "\u{0}1", "\u{0}2", "\u{0}3", "\u{0}4", "\u{0}5", "\u{0}6", "\u{0}7"];
 
 /// Whether a pattern may match a name; false only if the pattern is a plain prefix that the name lacks.
 fn may_match(pattern: &str, name: &str) -> bool {
