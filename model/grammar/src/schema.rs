@@ -174,7 +174,8 @@ impl Walk<'_> {
             ("type", value) => kind(value, at),
             ("required", value) => strings(value, at),
             ("$ref", Value::String(to)) if !points_into(self.root, to) => {
-                let feature = "a reference other than a JSON pointer to a place in the schema";
+                let to = crate::constraint::short(to);
+                let feature = format!("the reference {to:?}, no JSON pointer into the schema,");
                 Err(GrammarError::unsupported(at, feature))
             }
             ("$ref", Value::String(_)) => {
@@ -418,8 +419,8 @@ mod tests {
             (json!({"multipleOf": 0}), "#/multipleOf"),
             (json!({"properties": []}), "#/properties must be an object"),
             (json!({"properties": {"a": 1}}), "#/properties/a must be a schema"),
-            (json!({"$defs": {"x": {"$anchor": "x"}}, "$ref": "#x"}), "#/$ref: a reference"),
-            (json!({"$defs": {"x": {}}, "$ref": "#/%24defs/x"}), "#/$ref: a reference"),
+            (json!({"$defs": {"x": {"$anchor": "x"}}, "$ref": "#x"}), "#/$ref: the reference"),
+            (json!({"$defs": {"x": {}}, "$ref": "#/%24defs/x"}), "#/$ref: the reference"),
             (json!({"items": {"$id": "x"}, "$ref": "#/items"}), "#/items/$id"),
             (json!(false), "false"),
             (json!(7), "# must be a schema"),
