@@ -83,7 +83,7 @@ __device__ __forceinline__ Pairs decoded_unit(const Quantized &w, u32 number, u6
     return decoded<FP8>(unit_of<FP8>(w, row, unit), group);
 }
 
-// out[row] = weights of row `first + row` in bf16
+// Writes row `first + row` of the matrix, converted to bf16, to row `row` of `out`.
 extern "C" __global__ void decode_rows(
     const unsigned char *numbers, const u32 *groups, u32 units, u32 group_units, u32 number, u32 first, u32 k, bf16 *out
 ) {

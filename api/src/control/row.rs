@@ -20,7 +20,7 @@ pub(crate) struct Progress {
     /// Tokens whose KV is valid on the device.
     pub(crate) computed_tokens: u32,
     /// Tokens that had valid KV when the request was preempted, if any of their blocks are saved in the host pool; 0
-    /// otherwise, and once the request runs again.
+    /// if no block is saved, and from the time at which the request runs again.
     pub(crate) saved_tokens: u32,
     pub(crate) output_tokens: u32,
     pub(crate) max_tokens: u32,
@@ -59,8 +59,9 @@ pub(crate) struct Row {
     pub(crate) slow_reader: bool,
     /// Whether the first token is expected after its deadline.
     pub(crate) late: bool,
-    /// Position among the requests of its tier that have no first token and are not paused: 1 is served first. Absent
-    /// for other requests, for those that arrived after the listing was made, and in answers to commands.
+    /// Position among the requests of its tier that have no first token and are not paused: 1 is served first. The
+    /// field is absent for all other requests, for requests that arrived after the listing was made, and in answers to
+    /// commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<usize>,
     /// Expected time until the first token, ms, from the position and the rate at which the tier's queue drains

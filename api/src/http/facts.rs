@@ -64,7 +64,7 @@ mod tests {
             ..Facts::default()
         };
         assert_eq!(facts(10, 1).tpot_ms(), Some(10.0));
-        // Two choices of 10 tokens at the same pace.
+        // The request has two choices, each of 10 tokens and with the same time per token.
         assert_eq!(facts(20, 2).tpot_ms(), Some(10.0));
         assert_eq!([facts(1, 1), facts(1, 2), facts(2, 2)].map(|f| f.tpot_ms()), [None; 3]);
         assert_eq!(Facts::default().tpot_ms(), None);

@@ -140,7 +140,7 @@ pub struct WallTimes {
 }
 
 impl WallTimes {
-    /// Returns the wall-clock time of a moment.
+    /// Returns the wall-clock time that corresponds to a time of this clock.
     pub fn of(&self, at: Timestamp) -> SystemTime {
         self.zero + Duration::from_micros(at.0)
     }

@@ -1,9 +1,10 @@
 //! Limits the size to which llguidance expands a JSON schema.
 //!
 //! Where several parts of a schema restrict one value (`allOf`, `anyOf` beside `properties`, and so on), llguidance
-//! forms their intersection: each alternative of one part with each alternative of the other, as copies. Two lists of
-//! 100 references become 10,000 objects. llguidance limits the number of intersections and not their size, so a schema
-//! of 90 KB can take gigabytes. Therefore the size is estimated beforehand, and a large expansion is refused.
+//! forms their intersection: each alternative of one part with each alternative of the other, as copies. The
+//! intersection of two lists of 100 references has 10,000 objects. llguidance limits the number of intersections and not
+//! the size of an intersection, so a schema of 90 KB can take gigabytes. Therefore this module estimates the size of the
+//! expansion before llguidance compiles the schema, and refuses a schema with a large expansion.
 
 mod shape;
 

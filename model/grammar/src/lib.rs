@@ -8,7 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `source.rs` | forms of a source, and the limits on its size |
-//! | `schema.rs`, `overlap.rs`, `conjuncts.rs`, `expansion.rs` | checks and preparation of JSON schemas |
+//! | `schema.rs`, `keyword_values.rs`, `overlap.rs`, `conjuncts.rs`, `expansion.rs` | checks and preparation of JSON schemas |
 //! | `lark.rs`, `gbnf/` | checks of Lark grammars; conversion from GBNF to Lark |
 //! | `vocabulary.rs` | the bytes of the tokens |
 //! | `compile.rs`, `cache.rs` | compiler, with limits and a cache |
@@ -24,6 +24,7 @@ mod error;
 mod expansion;
 mod gbnf;
 mod integers;
+mod keyword_values;
 mod lark;
 mod overlap;
 mod schema;

@@ -140,7 +140,7 @@ fn a_long_prompt_has_the_logits_of_decoded_weights_bit_for_bit() {
     let config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": true,
                         "version": "gemm", "modules_to_not_convert": [NOT_CONVERTED]});
     let (quantized, twin) = twins("llama3", &config, &awq);
-    // More rows than the kernels multiply that read the stored numbers, so that all matrices are decoded in strips.
+    // The prompt has more rows than the kernels for stored numbers multiply, so the device decodes all matrices in strips.
     let count = 80;
     let expected = inexact_on_gpu(twin.path(), WeightFormat::Bf16, count);
     assert_eq!(expected.len(), count);

@@ -23,7 +23,7 @@ const CALLER: &str = "b7ad6b7169203331";
 const CALLED: [(&str, &str); 2] = [("background", "01"), ("unsampled", "00")];
 /// A limit of the requests in the engine, far above what the tests send but for one request with more choices.
 const PLACES: &str = "admission.max_requests=16";
-/// Line of the metrics with the number of requests whose spans were dropped.
+/// Name and label, in `/metrics`, of the counter of requests whose spans were dropped.
 const DROPPED: &str = "tiercel_span_exports_total{result=\"dropped\"}";
 /// Most requests until the queue of ended requests is full: far more than its limit of 1,024.
 const MOST_REQUESTS: u32 = 20_000;

@@ -1,8 +1,8 @@
 //! Budgets of tenants for compiling grammars: a share of one processor's time, with a burst.
 //!
-//! A compilation shares the processors with the engine and cannot be stopped, and its time is known only at its end. So
-//! a tenant that is within its budget may begin any compilation, and is charged the time afterwards; a tenant beyond
-//! its budget waits until its share has made up for the excess.
+//! A compilation shares the processors with the engine and cannot be stopped, and the time of a compilation is known
+//! only at the end. So a tenant within its budget may begin any compilation, and is charged the time afterwards. A
+//! tenant beyond its budget waits until the excess has been refilled, at the rate of the tenant's share.
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;

@@ -127,8 +127,8 @@ impl WhatIf {
     }
 }
 
-/// Makes a signal that ends this process remove `folder`, and the file `partial` that the recording is written to,
-/// first. The simulation is a child process that ends when this process ends.
+/// Installs a handler of signals that end this process. The handler removes `folder`, and `partial`, the unfinished
+/// file of the recording, before the process ends. The simulation is a child process that ends when this process ends.
 fn leave_nothing_behind(folder: PathBuf, partial: Option<PathBuf>) -> std::io::Result<()> {
     at_signal(move |code| {
         // Ignore errors: the command may have removed the folder by itself, and completed the file, meanwhile.

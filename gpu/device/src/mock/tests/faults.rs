@@ -102,7 +102,7 @@ fn a_step_that_follows_a_late_mask_is_computed_from_garbage_without_blaming_the_
         let late = first.await.expect("an answer").result.expect("a good step").sampled;
         assert_eq!(late, [(SeqId(1), Err(NotSampled::MaskLate))]);
         assert!(second.await.expect("an answer").result.is_ok(), "its result is garbage");
-        // The engine may send such a step when the first step has just ended.
+        // The engine may submit a step that relies on the first step just after the first step has ended.
         let third = bench.submit(&[], vec![next]).expect("room");
         assert!(third.await.expect("an answer").result.is_ok(), "its result is garbage");
         // The last token once more, twice.
