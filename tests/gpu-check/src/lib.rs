@@ -10,6 +10,7 @@
 //! | `sampling` | tokens drawn on the device against the host's sampler |
 //! | `steps` | two steps in flight against one step at a time |
 //! | `copies` | block copies to the host pool and back |
+//! | `faults` | too little memory, refused launches, a lost device |
 //! | `speed` | speed of decode and prefill, and of decode while blocks are copied |
 //! | `quantized_speed` | speed of products with quantized matrices |
 //! | `link` | rate of block copies to and from the host pool, against one large copy |
@@ -22,6 +23,7 @@
 
 mod attention;
 mod copies;
+mod faults;
 mod link;
 mod models;
 mod pace;
@@ -38,6 +40,7 @@ mod steps;
 
 pub use attention::check_attention;
 pub use copies::check_copies;
+pub use faults::{check_faults, lose_device};
 pub use models::check_models;
 pub use premium::{PremiumPlan, measure_premium};
 pub use quantized::{QUANTIZED_CASES, QuantizedCase, check_quantized};
@@ -45,7 +48,7 @@ pub use reference::check_reference;
 pub use report::Report;
 pub use rows::check_rows;
 pub use sampling::check_sampling;
-pub use speed::{SpeedPlan, measure_speed};
+pub use speed::{SpeedPlan, measure_speed, run_each_step};
 pub use steps::check_steps;
 
 use tiercel_device::{CopyError, StepError};

@@ -24,13 +24,13 @@ pub(crate) fn measure_products<D: Driver>(
 ) -> Result<(), CheckError> {
     let forms = [NumberType::Int4, NumberType::Int8, NumberType::Fp8].map(Some);
     for form in [None].into_iter().chain(forms) {
-        let matrices = (0..MATRICES).map(|_| matrix(ops, n, form));
-        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+        let matrices = matrices(ops, n, form)?;
         let mut found = Vec::new();
         for rows in ROWS {
             let mut x = ops.tensor(rows, n, TensorUse::Activations)?;
             let mut out = ops.tensor(rows, n, TensorUse::Activations)?;
-            ops.write(&mut x, &vec![0.5; rows * n])?;
+            let values = (0..rows * n).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5);
+            ops.write(&mut x, &values.collect::<Vec<f32>>())?;
             let us = median_us(repeats, || {
                 matrices.iter().for_each(|w| ops.linear(w, None, &x, &mut out));
                 Ok(ops.finish().map(drop)?)
@@ -44,20 +44,31 @@ pub(crate) fn measure_products<D: Driver>(
     Ok(())
 }
 
-fn matrix<D: Driver>(
+/// Makes the matrices `[n, n]`, in bf16 or quantized. They are equal, but each has its own memory.
+fn matrices<D: Driver>(
     ops: &mut CudaOps<D>,
     n: usize,
     form: Option<NumberType>,
-) -> Result<CudaMatrix, CheckError> {
+) -> Result<Vec<CudaMatrix>, CheckError> {
     let Some(numbers) = form else {
-        let bytes = vec![0x3c; n * n * 2];
+        let bytes: Vec<u8> = varied(n * n).flat_map(|byte| [byte, 0x3c | byte & 0x80]).collect();
         let part = MatrixPart { n, k: n, source: SourceType::Bf16, bytes: &bytes, row_order: None };
-        return Ok(ops.matrix(&[part], WeightFormat::Bf16)?);
+        let made = (0..MATRICES).map(|_| Ok(ops.matrix(&[part.clone()], WeightFormat::Bf16)?));
+        return made.collect();
     };
     let group = if numbers == NumberType::Fp8 { n } else { GROUP };
     let shape = QuantizedShape::new(n, n, numbers, group).expect("a multiple of 16");
     let word = numbers.group_word(0.25, 0).expect("a short scale");
     let groups = vec![word; n * shape.row_groups()];
-    let part = QuantizedPart { shape, numbers: vec![0x34; shape.number_bytes()], groups };
-    Ok(ops.quantized(&[part])?.expect("one part stacks"))
+    // Without this bit, no 8-bit float is NaN.
+    let numbers = varied(shape.number_bytes()).map(|byte| byte & 0xbf).collect();
+    let parts = [QuantizedPart { shape, numbers, groups }];
+    let made = (0..MATRICES).map(|_| Ok(ops.quantized(&parts)?.expect("one part stacks")));
+    made.collect()
+}
+
+/// Returns bytes that vary without a short period: equal weights would let the matrix units run faster than they do on
+/// real ones.
+fn varied(count: usize) -> impl Iterator<Item = u8> {
+    (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8)
 }

@@ -102,6 +102,27 @@ pub fn measure_speed<D: Driver>(
     bench.pace(plan, report)
 }
 
+/// Runs each decode and prefill step of a plan twice, without measuring it: for a profiler.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn run_each_step<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    plan: &SpeedPlan,
+) -> Result<(), CheckError> {
+    let config = ModelConfig::from_hf(plan.model.as_bytes())?;
+    let mut driver = open()?;
+    let kv = kv(&mut driver, &config, plan)?;
+    let mut bench = Bench::new(driver, kv, config, plan)?;
+    for &(seqs, context) in &plan.decodes {
+        bench.step_us((seqs, context, 1), 1)?;
+    }
+    for &tokens in &plan.prefills {
+        bench.step_us((1, 0, tokens), 1)?;
+    }
+    Ok(())
+}
+
 /// Allocates KV blocks for the largest measured step, for the block copies, and for padding rows of CUDA graphs.
 fn kv<D: Driver>(
     driver: &mut D,

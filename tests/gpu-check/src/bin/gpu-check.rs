@@ -1,19 +1,40 @@
 //! Program that checks a GPU from end to end and prints a table of the results; exits with 1 if any check fails.
 //!
-//! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR]`
+//! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR] [PART...]`
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt. The full run needs 40 GB of device memory, for a model of 8B Llama
-//! shape with random weights; `--quick` leaves that model out. The reference checkpoints, whose logits Hugging Face
-//! transformers computed, are in `tests/reference/tiny` of the project, or in the folder given by `--reference`.
+//! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run, in this order: `speed`,
+//! `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `copies`, `faults`. The part
+//! `kernels` runs only if it is named: each measured step twice with two layers, for a profiler. The reference checkpoints,
+//! whose logits Hugging Face transformers computed, are in `tests/reference/tiny` of the project, or in the folder given by
+//! `--reference`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tiercel_device::Clock;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
     CheckError, PremiumPlan, QUANTIZED_CASES, Report, SpeedPlan, check_attention, check_copies,
-    check_models, check_quantized, check_reference, check_rows, check_sampling, check_steps,
-    measure_premium, measure_speed,
+    check_faults, check_models, check_quantized, check_reference, check_rows, check_sampling,
+    check_steps, lose_device, measure_premium, measure_speed, run_each_step,
 };
+
+/// Parts of the check that run without being named, in order; `--quick` leaves the first two out.
+const PARTS: [&str; 11] = [
+    "speed",
+    "premium",
+    "rows",
+    "quantized",
+    "models",
+    "attention",
+    "reference",
+    "sampling",
+    "steps",
+    "copies",
+    "faults",
+];
+/// Part that only a profiler needs.
+const KERNELS: &str = "kernels";
 
 /// Model configuration with the shape of Llama 3.1 8B.
 const LLAMA_8B: &str = r#"{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -26,7 +47,9 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(unknown) => {
             eprintln!(
-                "gpu-check: unknown argument {unknown}; usage: gpu-check [GPU] [--quick] [--reference DIR]"
+                "gpu-check: unknown argument {unknown}; usage: gpu-check [GPU] [--quick] [--reference DIR] [PART...], with \
+                 parts of {}, {KERNELS}",
+                PARTS.join(", ")
             );
             return ExitCode::FAILURE;
         }
@@ -47,77 +70,110 @@ fn main() -> ExitCode {
 /// Command-line options of the GPU check.
 struct Options {
     ordinal: u32,
-    quick: bool,
+    parts: Vec<&'static str>,
     reference: PathBuf,
 }
 
 /// Parses the command line of the GPU check; the error is the argument that cannot be used.
 fn options(args: impl Iterator<Item = String>) -> Result<Options, String> {
     let reference = PathBuf::from("tests/reference/tiny");
-    let mut options = Options { ordinal: 0, quick: false, reference };
+    let mut options = Options { ordinal: 0, parts: Vec::new(), reference };
     let mut args = args;
     while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--quick" => options.quick = true,
-            "--reference" => options.reference = args.next().ok_or(arg)?.into(),
-            ordinal => options.ordinal = ordinal.parse().map_err(|_| arg)?,
+        let part = PARTS.into_iter().chain([KERNELS]).find(|part| *part == arg);
+        match (arg.as_str(), part) {
+            (_, Some(part)) => options.parts.push(part),
+            ("--quick", _) => options.parts.extend(&PARTS[2..]),
+            ("--reference", _) => options.reference = args.next().ok_or(arg)?.into(),
+            (ordinal, _) => options.ordinal = ordinal.parse().map_err(|_| arg)?,
         }
+    }
+    if options.parts.is_empty() {
+        options.parts.extend(PARTS);
     }
     Ok(options)
 }
 
-/// Runs all parts of the GPU check; an error in one part does not stop the others. Returns the name of the GPU.
+/// Runs the parts of the GPU check; an error in one part does not stop the others. Returns the name of the GPU.
 fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
-    let Options { ordinal, quick, ref reference } = *options;
     // Hold one CUDA context until the end; otherwise the GPU would be initialized again for each of about a hundred
     // models of the checks.
-    let held = Context::open(ordinal)?;
+    let held = Context::open(options.ordinal)?;
     let cache = std::env::temp_dir().join("tiercel-gpu-check");
     let driver = |exact| {
         let cache = KernelCache::new(Some(cache.clone()));
-        Ok(CudaDriver::open(ordinal, exact, cache)?)
+        Ok(CudaDriver::open(options.ordinal, exact, cache)?)
     };
     // Measure the speed first: if the run is cut off, the checks of results can be repeated on any GPU, the speed only
     // on this one.
-    if !quick {
-        part("speed of an 8B-shape model", report, |report| {
-            measure_speed(&|| driver(false), &eight_billion(), report)
-        });
+    for name in PARTS.into_iter().chain([KERNELS]).filter(|name| options.parts.contains(name)) {
+        match name {
+            // Check operations and models twice: with matrix products as a server uses them by default (cuBLASLt chooses
+            // the algorithm by size), and with exact products (one algorithm for all sizes).
+            "rows" | "quantized" | "models" => {
+                for (products, exact) in
+                    [("by cuBLASLt's choice", false), ("of one algorithm", true)]
+                {
+                    part(&format!("{name}, products {products}"), report, |report| {
+                        check_products(name, &|| driver(exact), exact, report)
+                    });
+                }
+            }
+            _ => part(name, report, |report| check_part(name, &driver, options, report)),
+        }
     }
-    if !quick {
-        part("premium requests on a full GPU", report, |report| {
-            measure_premium(&|| driver(false), &premium(), report)
-        });
-    }
-    // Check operations and models twice: with matrix products as a server uses them by default (cuBLASLt chooses the
-    // algorithm by size), and with exact products (one algorithm for all sizes).
-    for (products, exact) in [("by cuBLASLt's choice", false), ("of one algorithm", true)] {
-        let open = || driver(exact);
-        part(&format!("rows, products {products}"), report, |report| check_rows(&open, report));
-        part(&format!("quantized matrices, products {products}"), report, |report| {
-            QUANTIZED_CASES
-                .into_iter()
-                .try_for_each(|case| check_quantized(&open, exact, case, report))
-        });
-        part(&format!("models, products {products}"), report, |report| {
-            check_models(&open, exact, report)
-        });
-    }
-    let open = || driver(true);
-    part("attention", report, |report| check_attention(&open, report));
-    part("what transformers computed", report, |report| check_reference(&open, reference, report));
-    part("sampling", report, |report| check_sampling(&open, report));
-    part("steps", report, |report| check_steps(&open, report));
-    part("copies", report, |report| check_copies(&open, 1, report));
     Ok(held.name())
+}
+
+/// Runs one of the parts whose results depend on how matrix products are computed.
+fn check_products(
+    name: &str,
+    open: &dyn Fn() -> Result<CudaDriver, CheckError>,
+    exact: bool,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    match name {
+        "rows" => check_rows(open, report),
+        "quantized" => QUANTIZED_CASES
+            .into_iter()
+            .try_for_each(|case| check_quantized(open, exact, case, report)),
+        _ => check_models(open, exact, report),
+    }
+}
+
+/// Runs one of the other parts. `driver` opens the GPU, with exact products or without.
+fn check_part(
+    name: &str,
+    driver: &dyn Fn(bool) -> Result<CudaDriver, CheckError>,
+    options: &Options,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let (fast, exact) = (|| driver(false), || driver(true));
+    match name {
+        "speed" => measure_speed(&fast, &eight_billion(), report),
+        "premium" => measure_premium(&fast, &premium(), report),
+        "attention" => check_attention(&exact, report),
+        "reference" => check_reference(&exact, &options.reference, report),
+        "sampling" => check_sampling(&exact, report),
+        "steps" => check_steps(&exact, report),
+        "copies" => check_copies(&exact, 1, report),
+        "faults" => {
+            check_faults(&exact, report)?;
+            lose_device(driver(false)?, report)
+        }
+        _ => run_each_step(&fast, &two_layers()),
+    }
 }
 
 /// Runs one part of the GPU check; an error of the part becomes a failed line of the report.
 fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result<(), CheckError>) {
+    let clock = Clock::wall();
+    let start = clock.now();
     eprintln!("gpu-check: {name}");
     if let Err(error) = run(report) {
         report.broke(name, &error);
     }
+    eprintln!("gpu-check: {name} took {:.1} s", clock.now().since_us(start) as f64 / 1e6);
 }
 
 /// Returns the load of the premium measurement: background requests that need, at their full length, about twice as
@@ -145,4 +201,10 @@ fn eight_billion() -> SpeedPlan {
         moved_bytes: 2 << 30,
         judged: true,
     }
+}
+
+/// Returns the plan of the speed measurement for a model of two layers, whose kernels are those of the whole model.
+fn two_layers() -> SpeedPlan {
+    let model = LLAMA_8B.replace(r#""num_hidden_layers": 32"#, r#""num_hidden_layers": 2"#);
+    SpeedPlan { model, repeats: 1, copied_bytes: 2 << 20, ..eight_billion() }
 }
