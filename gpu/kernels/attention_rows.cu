@@ -6,94 +6,199 @@
 // `attention_combine` combines the spans of a row. Positions alone determine which thread sums which keys, so a row's
 // result is the same bit for bit whichever rows share the batch.
 //
+// The query heads are rows of a matrix that tensor cores multiply with the keys, KEYS of them at a time, and its columns
+// when they multiply the values with the weights. Lanes load keys and values from device memory in the layout of the
+// tiles: the elements of a head may be multiplied in any order, as long as both operands have the same.
+//
 // Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
 // per key head), KV (format of keys and values, see kv.cuh), SPAN (positions of a span), PARTS (thread blocks that share
-// the query heads of a key head), KEY_LANES (lanes of a warp that share a key; each lane holds 8 elements of the key),
-// ATTENTION_WARPS (warps of a thread block); and with KERNEL(name) (name of a kernel in the binary).
+// the query heads of a key head), ATTENTION_WARPS (warps of a thread block); and with KERNEL(name) (name of a kernel in the
+// binary).
 
-// Query heads that a thread block computes.
+// Query heads that a thread block computes, at most the 8 columns of a tile.
 constexpr u32 GROUP = (QUERIES + PARTS - 1) / PARTS;
 // Row number of a padding span in `span_rows`: the grid may have more entries than there are spans.
 constexpr u32 NO_ROW = 0xffffffff;
-// Keys that a thread block processes at the same time.
-constexpr u32 STREAMS = ATTENTION_WARPS * (WARP / KEY_LANES);
-static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM <= KEY_LANES * 8 && KEY_LANES <= WARP, "the lanes hold a key");
+// Keys that a warp multiplies at a time: two tiles of 8.
+constexpr u32 KEYS = 16;
+// Vectors of 8 elements of a key that a lane holds. The four lanes of a key hold neighbouring vectors.
+constexpr u32 KEY_VECTORS = (HEAD_DIM + 31) / 32;
+// Vectors of 8 elements of a value that a lane holds. The eight lanes of a value hold neighbouring vectors.
+constexpr u32 VALUE_VECTORS = (HEAD_DIM + 63) / 64;
+static_assert(HEAD_DIM % 8 == 0 && GROUP <= 8 && SPAN % KEYS == 0, "tiles hold the heads and the span");
 
-// State of the online softmax over the keys seen so far, per query head: the largest score, the sum of
-// exp2(score - largest), and the sum of the values weighted with exp2(score - largest).
-struct Softmax {
-    float largest[GROUP];
-    float sum[GROUP];
-    float values[GROUP][8];
+// Places of the keys of a span, relative to the place of the first KV block, bytes. `NO_KEY` for a key to which the row does
+// not attend. Scales are there in a format with scales only.
+struct Places {
+    u64 element[SPAN];
+    u64 scale[KV::SCALED ? SPAN : 1];
+};
+constexpr u64 NO_KEY = ~0ull;
+
+// Eight bf16 as four words of two.
+struct Words {
+    u32 at[4];
 };
 
-__device__ __forceinline__ float dot(const float query[8], const KV::Eight &key) {
-    float sum = 0.0f;
+__device__ __forceinline__ Words words_of(const Bf16x8 &eight) {
+    Words words;
 #pragma unroll
-    for (u32 i = 0; i < 8; i++) sum += query[i] * kv_element(key, i);
-    return sum;
+    for (u32 i = 0; i < 4; i++) words.at[i] = eight.at[2 * i] | (u32)eight.at[2 * i + 1] << 16;
+    return words;
 }
 
-// Eight elements of a key and of its value, their scales, and whether the row attends to the key.
-struct Key {
-    KV::Eight key;
-    KV::Eight value;
-    float key_scale;
-    float value_scale;
-    bool counts;
+// State of a warp's online softmax. A lane holds the largest score of query head `lane / 4` and the sum of
+// exp2(score - largest) over its own keys; and sums of weighted values for query heads `lane % 4 * 2` and the next: of
+// elements 64 v + lane / 4 * 8 + 2 u and the next in `values[v][u]`.
+struct Softmax {
+    float largest;
+    float sum;
+    float values[VALUE_VECTORS][4][4];
 };
 
-// Adds a key and its value to the softmax state of each query head. A key that the row does not attend to gets the
-// score NEVER; the next key that counts scales the contribution of such keys to zero.
-__device__ __forceinline__ void add_key(Softmax &softmax, const float query[GROUP][8], const Key &key) {
+// Finds the places of the span's keys; all threads of the block take part.
+__device__ __forceinline__ void find_keys(
+    Places &places, const u32 *table, u32 start, u32 seen_from, u32 end, u64 block_stride, u32 block_size
+) {
+    for (u32 i = threadIdx.x; i < SPAN; i += blockDim.x) {
+        u32 position = start + i;
+        u64 element = NO_KEY, scale = 0;
+        if (position >= seen_from && position < end) {
+            u32 slot = position % block_size;
+            u64 block = table[position / block_size] * block_stride;
+            element = block + slot * (HEAD_DIM * KV::ELEMENT_BYTES);
+            scale = block + (u64)kv_scale<KV>((const unsigned char *)nullptr, slot, block_size, HEAD_DIM);
+        }
+        places.element[i] = element;
+        if constexpr (KV::SCALED) places.scale[i] = scale;
+    }
+    __syncthreads();
+}
+
+// Returns eight elements as bf16, or zeros if there is no such key or the vector is beyond the head.
+__device__ __forceinline__ Words load_eight(const unsigned char *head, u64 place, u32 vector) {
+    KV::Eight eight = {};
+    if (place != NO_KEY && vector * 8 < HEAD_DIM) eight = ((const KV::Eight *)(head + place))[vector];
+    return words_of(to_bf16x8(eight));
+}
+
+// Adds KEYS keys from number `first` of the span on, and their values, to the softmax state. A key that the row does not
+// attend to gets the score NEVER; the next key that counts scales the contribution of such keys to zero. `keys` and
+// `values` point to the key head's keys and values in KV block 0.
+__device__ __forceinline__ void add_keys(
+    Softmax &softmax, const Words query[KEY_VECTORS], const Places &places, u32 first, const unsigned char *keys,
+    const unsigned char *values, float scale
+) {
+    u32 lane = lane_of_thread(), place = lane % 4, group = lane / 4;
+    Words key[2][KEY_VECTORS], value[4][VALUE_VECTORS];
+    u64 counted[4]; // places of the four keys whose scores this lane gets: 2 place, 2 place + 1, and 8 later
 #pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-        float score = sum_of_lanes(dot(query[g], key.key), KEY_LANES);
-        if constexpr (KV::SCALED) score *= key.key_scale;
-        score = key.counts ? score : NEVER;
-        float largest = fmaxf(softmax.largest[g], score);
-        float scale = exp2f(softmax.largest[g] - largest), weight = exp2f(score - largest);
-        softmax.largest[g] = largest;
-        softmax.sum[g] = softmax.sum[g] * scale + weight;
-        if constexpr (KV::SCALED) weight *= key.value_scale;
+    for (u32 tile = 0; tile < 2; tile++) {
+        u64 at = places.element[first + tile * 8 + group];
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            softmax.values[g][i] = softmax.values[g][i] * scale + weight * kv_element(key.value, i);
+        for (u32 v = 0; v < KEY_VECTORS; v++) key[tile][v] = load_eight(keys, at, v * 4 + place);
+    }
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        counted[k] = places.element[first + k / 2 * 8 + place * 2 + k % 2];
+#pragma unroll
+        for (u32 v = 0; v < VALUE_VECTORS; v++) value[k][v] = load_eight(values, counted[k], v * 8 + group);
+    }
+    float scores[4];
+#pragma unroll
+    for (u32 tile = 0; tile < 2; tile++) {
+        float sum[4] = {};
+#pragma unroll
+        for (u32 v = 0; v < KEY_VECTORS; v++) {
+            for (u32 i = 0; i < 4; i += 2) {
+                // Rows 8 to 15 of the tile are no query heads.
+                u32 a[4] = {query[v].at[i], 0, query[v].at[i + 1], 0};
+                multiply_tiles(sum, a, key[tile][v].at + i);
+            }
+        }
+        scores[tile * 2] = sum[0];
+        scores[tile * 2 + 1] = sum[1];
+    }
+    float largest = softmax.largest;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        scores[k] *= scale;
+        if constexpr (KV::SCALED) {
+            u32 at = first + k / 2 * 8 + place * 2 + k % 2;
+            if (counted[k] != NO_KEY) scores[k] *= *(const float *)(keys + places.scale[at]);
+        }
+        scores[k] = counted[k] != NO_KEY ? scores[k] : NEVER;
+        largest = fmaxf(largest, scores[k]);
+    }
+    largest = max_of_lanes(largest, 4);
+    float shrink = exp2f(softmax.largest - largest);
+    softmax.largest = largest;
+    softmax.sum *= shrink;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        scores[k] = exp2f(scores[k] - largest);
+        softmax.sum += scores[k];
+        if constexpr (KV::SCALED) {
+            u32 at = first + k / 2 * 8 + place * 2 + k % 2;
+            if (counted[k] != NO_KEY) scores[k] *= *(const float *)(values + places.scale[at]);
+        }
+    }
+    float even = of_lane(shrink, place * 8), odd = of_lane(shrink, place * 8 + 4);
+    u32 weights[2] = {to_bf16x2(scores[0], scores[1]), to_bf16x2(scores[2], scores[3])};
+#pragma unroll
+    for (u32 v = 0; v < VALUE_VECTORS; v++) {
+#pragma unroll
+        for (u32 u = 0; u < 4; u++) {
+            float *sum = softmax.values[v][u];
+            sum[0] *= even;
+            sum[1] *= odd;
+            sum[2] *= even;
+            sum[3] *= odd;
+            u32 word[4] = {value[0][v].at[u], value[1][v].at[u], value[2][v].at[u], value[3][v].at[u]};
+            u32 a[4] = {
+                (word[0] & 0xffff) | word[1] << 16, word[0] >> 16 | (word[1] & 0xffff0000),
+                (word[2] & 0xffff) | word[3] << 16, word[2] >> 16 | (word[3] & 0xffff0000)
+            };
+            multiply_tiles(sum, a, weights);
         }
     }
 }
 
-// Combines the partial sums of a thread block's STREAMS groups of lanes, and writes the span's result for each query
-// head: HEAD_DIM sums of weighted values, the largest score, and the sum of weights.
-__device__ __forceinline__ void finish_span(
-    const Softmax &softmax, u32 heads, u32 stream, u32 part, float *shared, float *out
-) {
-    float *values = shared;
-    float *largest = values + STREAMS * HEAD_DIM, *sums = largest + STREAMS;
+// Combines the softmax states of a thread block's warps, and writes the span's result for each query head: HEAD_DIM sums
+// of weighted values, the largest score, and the sum of weights.
+__device__ __forceinline__ void finish_span(const Softmax &softmax, u32 heads, float *shared, float *out) {
+    float *values = shared;                             // [warp][query head][HEAD_DIM]
+    float *largest = values + ATTENTION_WARPS * GROUP * HEAD_DIM; // [warp][query head]
+    float *sums = largest + ATTENTION_WARPS * GROUP;         // [warp][query head]
+    u32 lane = lane_of_thread(), first = warp_of_thread() * GROUP;
+    float sum = sum_of_lanes(softmax.sum, 4);
+    if (lane % 4 == 0 && lane / 4 < GROUP) {
+        largest[first + lane / 4] = softmax.largest;
+        sums[first + lane / 4] = sum;
+    }
 #pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-        __syncthreads();
-        if (g >= heads) break;
-        if (part < HEAD_DIM / 8) {
-            for (u32 i = 0; i < 8; i++) values[stream * HEAD_DIM + part * 8 + i] = softmax.values[g][i];
+    for (u32 v = 0; v < VALUE_VECTORS; v++) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            u32 dim = v * 64 + lane / 4 * 8 + i / 4 * 2 + i % 4 / 2, g = lane % 4 * 2 + i % 2;
+            if (dim < HEAD_DIM && g < GROUP) values[(first + g) * HEAD_DIM + dim] = softmax.values[v][i / 4][i % 4];
         }
-        if (part == 0) {
-            largest[stream] = softmax.largest[g];
-            sums[stream] = softmax.sum[g];
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < heads * HEAD_DIM; i += blockDim.x) {
+        u32 g = i / HEAD_DIM, dim = i % HEAD_DIM;
+        float most = NEVER, value = 0.0f, total = 0.0f;
+        for (u32 w = 0; w < ATTENTION_WARPS; w++) most = fmaxf(most, largest[w * GROUP + g]);
+        for (u32 w = 0; w < ATTENTION_WARPS; w++) {
+            float scale = exp2f(largest[w * GROUP + g] - most);
+            value += values[(w * GROUP + g) * HEAD_DIM + dim] * scale;
+            total += sums[w * GROUP + g] * scale;
         }
-        __syncthreads();
-        float most = NEVER, sum = 0.0f;
-        for (u32 s = 0; s < STREAMS; s++) most = fmaxf(most, largest[s]);
-        for (u32 s = 0; s < STREAMS; s++) sum += sums[s] * exp2f(largest[s] - most);
         float *to = out + g * (HEAD_DIM + 2);
-        for (u32 dim = threadIdx.x; dim < HEAD_DIM; dim += blockDim.x) {
-            float value = 0.0f;
-            for (u32 s = 0; s < STREAMS; s++) value += values[s * HEAD_DIM + dim] * exp2f(largest[s] - most);
-            to[dim] = value;
-        }
-        if (threadIdx.x == 0) {
+        to[dim] = value;
+        if (dim == 0) {
             to[HEAD_DIM] = most;
-            to[HEAD_DIM + 1] = sum;
+            to[HEAD_DIM + 1] = total;
         }
     }
 }
@@ -102,7 +207,8 @@ __device__ __forceinline__ void finish_span(
 // NO_ROW, and into `span_numbers`, which holds the span's number in that row, counted from 0. `blockIdx.x` is
 // key head * PARTS + the part of its query heads. A row attends to the last `window` positions up to its own, or to all
 // of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span.
-extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(attention_rows)(
+extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, (HEAD_DIM > 128 ? 8 : 16) / ATTENTION_WARPS)
+KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
     u32 kv_heads, u32 window, float scale
@@ -113,52 +219,38 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, 4) KERNEL(a
     u32 position = positions[row];
     u32 kv_head = blockIdx.x / PARTS, first = blockIdx.x % PARTS * GROUP;
     u32 head = kv_head * QUERIES + first, heads_here = min(GROUP, QUERIES - first), heads = kv_heads * QUERIES;
-    u32 part = threadIdx.x % KEY_LANES, stream = threadIdx.x / KEY_LANES;
-    bool holds = part < HEAD_DIM / 8;
-    float query[GROUP][8];
+    u32 start = span_numbers[blockIdx.y] * SPAN, end = min(start + SPAN, position + 1);
+    u32 seen_from = window > 0 && position + 1 > window ? position + 1 - window : 0;
+    Places &places = *(Places *)shared;
+    find_keys(places, tables + table_starts[row], start, seen_from, end, block_stride, block_size);
+
+    u32 lane = lane_of_thread();
+    Words query[KEY_VECTORS];
 #pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-        const bf16 *from = qkv + (u64)row * cols + (head + g) * HEAD_DIM + part * 8;
-        for (u32 i = 0; i < 8; i++) query[g][i] = holds && g < heads_here ? to_f32(from[i]) * scale : 0.0f;
+    for (u32 v = 0; v < KEY_VECTORS; v++) {
+        u32 at = (v * 4 + lane % 4) * 8;
+        Bf16x8 eight = {};
+        if (at < HEAD_DIM && lane / 4 < heads_here) {
+            eight = *(const Bf16x8 *)(qkv + (u64)row * cols + (head + lane / 4) * HEAD_DIM + at);
+        }
+        query[v] = words_of(eight);
     }
     Softmax softmax;
+    softmax.largest = NEVER;
+    softmax.sum = 0.0f;
 #pragma unroll
-    for (u32 g = 0; g < GROUP; g++) {
-        softmax.largest[g] = NEVER;
-        softmax.sum[g] = 0.0f;
-        for (u32 i = 0; i < 8; i++) softmax.values[g][i] = 0.0f;
+    for (u32 v = 0; v < VALUE_VECTORS; v++) {
+        for (u32 i = 0; i < 16; i++) softmax.values[v][i / 4][i % 4] = 0.0f;
     }
-    u32 start = span_numbers[blockIdx.y] * SPAN;
-    u32 end = min(start + SPAN, position + 1);
-    u32 seen_from = window > 0 && position + 1 > window ? position + 1 - window : 0;
-    const u32 *table = tables + table_starts[row];
     u64 head_bytes = kv_head_bytes<KV>(block_size, HEAD_DIM);
-    auto load = [&](u32 position) {
-        Key key = {};
-        key.counts = position < end && position >= seen_from;
-        if (key.counts && holds) {
-            u32 slot = position % block_size;
-            const unsigned char *keys = layer_kv + table[position / block_size] * block_stride + kv_head * head_bytes;
-            const unsigned char *values = keys + kv_heads * head_bytes;
-            key.key = ((const KV::Eight *)kv_token<KV>(keys, slot, HEAD_DIM))[part];
-            key.value = ((const KV::Eight *)kv_token<KV>(values, slot, HEAD_DIM))[part];
-            if constexpr (KV::SCALED) {
-                key.key_scale = *(const float *)kv_scale<KV>(keys, slot, block_size, HEAD_DIM);
-                key.value_scale = *(const float *)kv_scale<KV>(values, slot, block_size, HEAD_DIM);
-            }
-        }
-        return key;
-    };
-    Key next = load(start + stream);
-    // All lanes of a warp run the same number of iterations, even if the last keys of some lanes do not count, because
-    // the lanes reduce together. Each iteration loads the next key while it computes the current key.
-    for (u32 at = start; at < end; at += STREAMS) {
-        Key key = next;
-        next = load(at + STREAMS + stream);
-        add_key(softmax, query, key);
+    const unsigned char *keys = layer_kv + kv_head * head_bytes, *values = keys + kv_heads * head_bytes;
+    for (u32 at = warp_of_thread() * KEYS; at < end - start; at += ATTENTION_WARPS * KEYS) {
+        add_keys(softmax, query, places, at, keys, values, scale);
     }
+    // The memory of the places is used again.
+    __syncthreads();
     float *out = spans + ((u64)blockIdx.y * heads + head) * (HEAD_DIM + 2);
-    finish_span(softmax, heads_here, stream, part, (float *)shared, out);
+    finish_span(softmax, heads_here, (float *)shared, out);
 }
 
 // Combines a row's spans into out[row, head]: `span_counts[blockIdx.x]` spans from `span_starts[blockIdx.x]` on, for

@@ -79,6 +79,9 @@ __device__ __forceinline__ float max_of_lanes(float value, u32 lanes) {
     return value;
 }
 
+// Returns the value of lane `lane`, which may differ from lane to lane.
+__device__ __forceinline__ float of_lane(float value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
+
 // Returns the sum over a thread block, in each of its threads; `warps` has room for one float per warp.
 __device__ __forceinline__ float sum_of_block(float value, float *warps) {
     value = sum_of_lanes(value, WARP);

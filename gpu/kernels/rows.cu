@@ -101,3 +101,9 @@ extern "C" __global__ void gather_rows(const F32x4 *rows, const u32 *which, F32x
     F32x4 *to = out + (u64)blockIdx.x * words;
     for (u32 word = threadIdx.x; word < words; word += blockDim.x) to[word] = from[word];
 }
+
+// Copies `words` words between device memory and pinned memory of the host. The loads are volatile, so that no cache
+// answers with an older content of host memory.
+extern "C" __global__ void move_words(const volatile u32 *from, u32 *to, u32 words) {
+    for (u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < words; at += gridDim.x * blockDim.x) to[at] = from[at];
+}

@@ -14,7 +14,18 @@ use std::{env, fs};
 /// tests can fill several spans.
 const SPAN: usize = 32;
 const PLAIN: [(&str, &[&str]); 4] = [
-    ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
+    (
+        "rows.cu",
+        &[
+            "embed",
+            "add_rms_norm",
+            "head_rms_norm",
+            "add_bias",
+            "silu_mul",
+            "gather_rows",
+            "move_words",
+        ],
+    ),
     (
         "quantized.cu",
         &["decode_rows", "embed_quantized", "multiply_int4", "multiply_int8", "multiply_fp8"],

@@ -30,11 +30,20 @@ macro_rules! source {
     };
 }
 
-/// Source file of the kernels that work on single rows: embedding, norms, bias, activation function, gather.
+/// Source file of the kernels that work on single rows: embedding, norms, bias, activation function, gather; and of the
+/// kernel that moves words between host and device.
 pub const ROWS: Unit = Unit {
     name: "rows.cu",
     source: source!("device.cuh", "rows.cu"),
-    kernels: &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"],
+    kernels: &[
+        "embed",
+        "add_rms_norm",
+        "head_rms_norm",
+        "add_bias",
+        "silu_mul",
+        "gather_rows",
+        "move_words",
+    ],
     shaped: false,
 };
 /// Source file of the kernels of the rotary embedding, which also write keys and values into KV blocks, in bf16 and in 8
@@ -124,11 +133,14 @@ impl KernelShape {
         shapes::query_parts(self.queries)
     }
 
-    /// Returns the shared memory of a thread block of the kernel `attention_rows`, bytes: for each of the keys
-    /// processed in parallel, a weighted sum of values, the largest score and a sum of weights.
+    /// Returns the shared memory of a thread block of the kernel `attention_rows`, bytes: at first the places of the span's
+    /// keys, and of their scales if the KV cache is in 8 bits; then, for each warp and query head, a weighted sum of values,
+    /// the largest score and a sum of weights.
     pub(super) fn rows_shared_bytes(self) -> u32 {
-        let streams = ATTENTION_THREADS as usize / shapes::key_lanes(self.head_dim);
-        (streams * (self.head_dim + 2) * 4) as u32
+        let places = if self.q8 { 2 * SPAN * 8 } else { (SPAN + 1) * 8 };
+        let group = self.queries.div_ceil(self.query_parts());
+        let sums = shapes::ATTENTION_WARPS * group * (self.head_dim + 2) * 4;
+        places.max(sums) as u32
     }
 
     /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: a tile of keys and a tile
@@ -164,7 +176,10 @@ impl KernelShape {
                     (MULTIPLY_THREADS, multiply_shared_bytes(MULTIPLY_ROWS), 3)
                 }
                 "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),
-                "attention_rows" => (ATTENTION_THREADS, self.rows_shared_bytes(), 4),
+                "attention_rows" => {
+                    let resident = if self.head_dim > 128 { 2 } else { 4 };
+                    (ATTENTION_THREADS, self.rows_shared_bytes(), resident)
+                }
                 "attention_combine" => (self.combine_threads(), 0, 1),
                 "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 1),
                 _ => (ROW_THREADS_MAX, 0, 1),

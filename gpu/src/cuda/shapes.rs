@@ -21,10 +21,8 @@ pub const ATTENTION_WARPS: usize = 4;
 pub const TILE: usize = 16 * ATTENTION_WARPS;
 /// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
 pub const TILE_KEYS: usize = 64;
-/// Most query heads that a thread block of the kernel `attention_rows` computes. Larger groups would read keys and values
-/// less often, but leave registers for fewer thread blocks: with heads of width 128, a group of 8 takes 247 of 255
-/// registers, a group of 4 takes 127.
-pub const GROUP_MAX: usize = 4;
+/// Most query heads that a thread block of the kernel `attention_rows` computes: the columns of a tensor core's tile.
+pub const GROUP_MAX: usize = 8;
 
 /// Attention shapes of published models: SmolLM2, Qwen2 0.5B, a model of Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3
 /// 70B, and the widest head that the kernels support. The example `kernel-report` prints the kernels of these shapes,
@@ -54,12 +52,6 @@ pub fn has_tiles(head_dim: usize) -> bool {
         && head_dim <= TILED_HEAD_DIM_MAX
 }
 
-/// Returns the number of lanes of a warp that share a key in the kernel `attention_rows`, a power of two; each lane holds
-/// [`HEAD_DIM_UNIT`] elements of the key.
-pub fn key_lanes(head_dim: usize) -> usize {
-    head_dim.div_ceil(HEAD_DIM_UNIT).next_power_of_two().max(8)
-}
-
 /// Returns the number of thread blocks among which the query heads of a key head are divided in the kernel
 /// `attention_rows`.
 pub fn query_parts(queries: usize) -> usize {
@@ -78,13 +70,12 @@ pub fn definitions(
     queries: usize,
     q8: bool,
     span: usize,
-) -> [(&'static str, String); 9] {
+) -> [(&'static str, String); 8] {
     [
         ("HEAD_DIM", head_dim.to_string()),
         ("QUERIES", queries.to_string()),
         ("KV", kv_format(q8).to_owned()),
         ("SPAN", span.to_string()),
-        ("KEY_LANES", key_lanes(head_dim).to_string()),
         ("PARTS", query_parts(queries).to_string()),
         ("ATTENTION_WARPS", ATTENTION_WARPS.to_string()),
         ("TILE", TILE.to_string()),

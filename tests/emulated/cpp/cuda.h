@@ -46,6 +46,12 @@ static inline float __shfl_xor_sync(unsigned, float value, unsigned mask) {
     return other;
 }
 
+static inline float __shfl_sync(unsigned, float value, unsigned lane) {
+    float other;
+    memcpy(&other, emulated::exchange(&value, sizeof value) + lane % 32 * 64, sizeof other);
+    return other;
+}
+
 static inline float __uint_as_float(unsigned bits) {
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -7,6 +7,7 @@ use super::compile::KernelCache;
 use super::context::{Context, is_lost, lost};
 use super::copies::CudaCopies;
 use super::graphs::Graphs;
+use super::moves::{MOVE_WORDS, Moves};
 use super::pinned_host::PinnedHost;
 use super::products::{Products, WORKSPACE_BYTES};
 use super::results::Results;
@@ -30,6 +31,7 @@ pub struct CudaDriver {
     results: Results,
     graphs: Graphs,
     stream: CUstream,
+    moves: Moves,
     cache: KernelCache,
     modules: Vec<CUmodule>,
     kernels: HashMap<&'static str, CUfunction>,
@@ -62,6 +64,7 @@ impl CudaDriver {
         Ok(CudaDriver {
             context,
             stream,
+            moves: Moves::new(stream),
             staging,
             results,
             graphs: Graphs::default(),
@@ -85,7 +88,11 @@ impl CudaDriver {
         for name in kernels {
             // SAFETY: the module of kernels stays loaded as long as the driver lives.
             let function = unsafe { kernel::find(module, name) };
-            self.kernels.insert(name, function.map_err(|error| failed(name, error))?);
+            let function = function.map_err(|error| failed(name, error))?;
+            self.kernels.insert(name, function);
+            if *name == MOVE_WORDS {
+                self.moves.use_kernel(function);
+            }
         }
         Ok(())
     }
@@ -152,12 +159,12 @@ impl Driver for CudaDriver {
 
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
         self.context.enter()?;
-        self.staging.upload(to, bytes, self.stream)
+        self.staging.upload(to, bytes, self.moves)
     }
 
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.context.enter()?;
-        self.staging.download(from, bytes, self.stream)
+        self.staging.download(from, bytes, self.moves)
     }
 
     fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError> {
@@ -167,7 +174,7 @@ impl Driver for CudaDriver {
 
     fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError> {
         self.context.enter()?;
-        self.results.send(slot, from, bytes, self.stream)
+        self.results.send(slot, from, bytes, self.moves)
     }
 
     fn has_arrived(&mut self, slot: usize) -> bool {

@@ -8,6 +8,7 @@
 //! | `compile` | compiles kernels to machine code, with a cache on disk |
 //! | `products` | matrix products by cuBLASLt |
 //! | `staging` | pinned memory that uploads and downloads go through |
+//! | `moves` | small ranges by a kernel and large ones by copy engines, to and from pinned memory |
 //! | `graphs` | captured launches that are run again by one call |
 //! | `results` | tokens that steps send back to the host |
 //! | `step_events` | beginnings and ends of the steps in flight |
@@ -22,6 +23,7 @@ mod context;
 mod copies;
 mod driver;
 mod graphs;
+mod moves;
 mod pinned_host;
 mod products;
 mod results;

@@ -4,10 +4,10 @@
 
 use super::calls::driver::memory;
 use super::context::Context;
+use super::moves::Moves;
 use super::staging::pinned;
 use super::step_events::StepEvents;
 use crate::cuda::{CudaError, DevicePtr, SLOT_BYTES, SLOTS};
-use cudarc::driver::sys::CUstream;
 use std::sync::Arc;
 
 /// Pinned memory for the tokens of the steps in flight, one result slot per step, and the events of these steps.
@@ -33,25 +33,22 @@ impl Results {
         &self.events
     }
 
-    /// Requests a copy from device memory to a result slot in stream order, and records the end of the step after it.
+    /// Requests a move from device memory to a result slot in stream order, and records the end of the step after it.
     pub(super) fn send(
         &mut self,
         slot: usize,
         from: DevicePtr,
         bytes: usize,
-        stream: CUstream,
+        moves: Moves,
     ) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes <= SLOT_BYTES, "{bytes} bytes for slot {slot}");
         if bytes > 0 {
             // SAFETY: the result slot is inside the pinned memory, and the host does not read the slot before the event
-            // recorded after this copy, because the slot's last content was received. The source is device memory of
+            // recorded after this move, because the slot's last content was received. The source is device memory of
             // the caller.
-            let copied = unsafe {
-                memory::copy_out(self.memory.add(slot * SLOT_BYTES), from.0, bytes, stream)
-            };
-            copied.map_err(|error| CudaError::Copy(error.words()))?;
+            unsafe { moves.to_host(self.memory.add(slot * SLOT_BYTES), from, bytes) }?;
         }
-        self.events.end(slot, stream)
+        self.events.end(slot, moves.stream())
     }
 
     /// Waits for the content sent to a result slot and copies it to `bytes`.

@@ -5,6 +5,7 @@
 use super::calls::driver::memory;
 use super::calls::work::{event, stream};
 use super::context::{Context, lost};
+use super::moves::Moves;
 use crate::cuda::{CudaError, DevicePtr};
 use cudarc::driver::sys::{CUevent, CUstream};
 
@@ -38,12 +39,12 @@ impl Staging {
         &mut self,
         to: DevicePtr,
         bytes: &[u8],
-        stream: CUstream,
+        moves: Moves,
     ) -> Result<(), CudaError> {
         let mut to = to;
         for chunk in bytes.chunks(HALF_BYTES) {
             if self.used + chunk.len() > HALF_BYTES {
-                self.turn(stream)?;
+                self.turn(moves.stream())?;
             }
             let at = self.half * HALF_BYTES + self.used;
             // SAFETY: the destination is inside the current half of the staging memory. Earlier copies of the half
@@ -56,8 +57,7 @@ impl Staging {
             };
             // SAFETY: the staged bytes do not change until their half of the staging memory is filled again; the
             // destination is device memory of the caller.
-            unsafe { memory::copy_in(to.0, staged, chunk.len(), stream) }
-                .map_err(|error| CudaError::Copy(error.words()))?;
+            unsafe { moves.to_device(to, staged, chunk.len()) }?;
             // Rounds up the filled part of the staging memory, so that the next upload starts on a cache line of 64
             // bytes.
             self.used += chunk.len().next_multiple_of(64);
@@ -72,8 +72,9 @@ impl Staging {
         &mut self,
         from: DevicePtr,
         bytes: &mut [u8],
-        stream: CUstream,
+        moves: Moves,
     ) -> Result<(), CudaError> {
+        let stream = moves.stream();
         self.turn(stream)?;
         let mut from = from;
         for chunk in bytes.chunks_mut(HALF_BYTES) {
@@ -81,9 +82,9 @@ impl Staging {
             // the stream is synchronized before the host reads the memory. The source is device memory of the caller.
             unsafe {
                 let place = self.memory.add(self.half * HALF_BYTES);
-                let copied = memory::copy_out(place, from.0, chunk.len(), stream);
+                let moved = moves.to_host(place, from, chunk.len());
                 stream::synchronize(stream).map_err(lost)?;
-                copied.map_err(|error| CudaError::Copy(error.words()))?;
+                moved?;
                 chunk.copy_from_slice(std::slice::from_raw_parts(place, chunk.len()));
             }
             from = from.offset(chunk.len());
