@@ -76,7 +76,7 @@ __device__ __forceinline__ void find_keys(
 }
 
 // Returns eight elements as bf16, or zeros if there is no such key or the vector is beyond the head.
-__device__ __forceinline__ Words load_eight(const unsigned char *head, u64 place, u32 vector) {
+__device__ __forceinline__ Words load_words(const unsigned char *head, u64 place, u32 vector) {
     KV::Eight eight = {};
     if (place != NO_KEY && vector * 8 < HEAD_DIM) eight = ((const KV::Eight *)(head + place))[vector];
     return words_of(to_bf16x8(eight));
@@ -96,13 +96,13 @@ __device__ __forceinline__ void add_keys(
     for (u32 tile = 0; tile < 2; tile++) {
         u64 at = places.element[first + tile * 8 + group];
 #pragma unroll
-        for (u32 v = 0; v < KEY_VECTORS; v++) key[tile][v] = load_eight(keys, at, v * 4 + place);
+        for (u32 v = 0; v < KEY_VECTORS; v++) key[tile][v] = load_words(keys, at, v * 4 + place);
     }
 #pragma unroll
     for (u32 k = 0; k < 4; k++) {
         counted[k] = places.element[first + k / 2 * 8 + place * 2 + k % 2];
 #pragma unroll
-        for (u32 v = 0; v < VALUE_VECTORS; v++) value[k][v] = load_eight(values, counted[k], v * 8 + group);
+        for (u32 v = 0; v < VALUE_VECTORS; v++) value[k][v] = load_words(values, counted[k], v * 8 + group);
     }
     float scores[4];
 #pragma unroll

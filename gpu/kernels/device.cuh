@@ -19,10 +19,31 @@ struct alignas(16) Bf16x8 {
     bf16 at[8];
 };
 
+// Vector of four bf16 values, 8 bytes.
+struct alignas(8) Bf16x4 {
+    bf16 at[4];
+};
+
 // Vector of four f32 values, 16 bytes.
 struct alignas(16) F32x4 {
     float at[4];
 };
+
+// Vector of eight f32 values, which a thread moves as two vectors of 16 bytes.
+struct F32x8 {
+    float at[8];
+};
+
+__device__ __forceinline__ F32x8 load_eight(const float *from) {
+    F32x4 low = ((const F32x4 *)from)[0], high = ((const F32x4 *)from)[1];
+    return {low.at[0], low.at[1], low.at[2], low.at[3], high.at[0], high.at[1], high.at[2], high.at[3]};
+}
+
+__device__ __forceinline__ void store_eight(float *to, const F32x8 &values) {
+    const float *at = values.at;
+    ((F32x4 *)to)[0] = {at[0], at[1], at[2], at[3]};
+    ((F32x4 *)to)[1] = {at[4], at[5], at[6], at[7]};
+}
 
 __device__ __forceinline__ float to_f32(bf16 value) { return __uint_as_float((u32)value << 16); }
 

@@ -1,6 +1,6 @@
 // Applies the rotary embedding to queries and keys, and writes keys and values into KV blocks (see kv.cuh).
 //
-// Both kernels have one thread block per row of `qkv`, which is `(heads + 2 kv_heads) * head_dim` wide. `places[row]` is
+// The kernels have a thread block or more per row of `qkv` (the kernel for 8 bits: one), which is `(heads + 2 kv_heads) * head_dim` wide. `places[row]` is
 // block * `block_size` + the token's offset in the block. `layer_kv` points to the layer's keys in block 0; blocks are
 // `block_stride` bytes apart, and a layer's values follow its keys. The rotation works on the pairs
 // (i, i + head_dim / 2).
@@ -15,30 +15,36 @@ __device__ __forceinline__ Pair rotated(const bf16 *head, u32 i, u32 half, const
     return {a * cosine[i] - b * sine[i], b * cosine[i] + a * sine[i]};
 }
 
-// Writes keys and values in bf16.
+// Writes keys and values in bf16. A thread rotates four neighbouring pairs at a time.
 extern "C" __global__ void rope_kv_write(
     bf16 *qkv, const float *cosines, const float *sines, const u32 *positions, const u32 *places,
     unsigned char *layer_kv, u64 block_stride, u32 block_size, u32 heads, u32 kv_heads, u32 head_dim
 ) {
     u64 row = blockIdx.x;
-    u32 half = head_dim / 2;
+    u32 half = head_dim / 2, thread = blockIdx.y * blockDim.x + threadIdx.x, threads = gridDim.y * blockDim.x;
     bf16 *values = qkv + row * (heads + 2 * kv_heads) * head_dim;
     const float *cosine = cosines + (u64)positions[row] * half;
     const float *sine = sines + (u64)positions[row] * half;
     u32 block = places[row] / block_size, slot = places[row] % block_size;
     bf16 *keys = (bf16 *)kv_token<KvBf16>(layer_kv + block * block_stride, slot, head_dim);
     u32 head_stride = block_size * head_dim;
-    for (u32 pair = threadIdx.x; pair < (heads + kv_heads) * half; pair += blockDim.x) {
+    for (u32 pair = thread * 4; pair < (heads + kv_heads) * half; pair += threads * 4) {
         u32 head = pair / half, i = pair % half;
-        bf16 *from = values + head * head_dim;
-        Pair turned = rotated(from, i, half, cosine, sine);
-        bf16 *to = head < heads ? from : keys + (u64)(head - heads) * head_stride;
-        to[i] = to_bf16(turned.first);
-        to[i + half] = to_bf16(turned.second);
+        bf16 *from = values + head * head_dim + i;
+        bf16 *to = head < heads ? from : keys + (u64)(head - heads) * head_stride + i;
+        Bf16x4 first = *(const Bf16x4 *)from, second = *(const Bf16x4 *)(from + half);
+        F32x4 c = *(const F32x4 *)(cosine + i), s = *(const F32x4 *)(sine + i);
+        for (u32 k = 0; k < 4; k++) {
+            float a = to_f32(first.at[k]), b = to_f32(second.at[k]);
+            first.at[k] = to_bf16(a * c.at[k] - b * s.at[k]);
+            second.at[k] = to_bf16(b * c.at[k] + a * s.at[k]);
+        }
+        *(Bf16x4 *)to = first;
+        *(Bf16x4 *)(to + half) = second;
     }
     const bf16 *from = values + (heads + kv_heads) * head_dim;
     bf16 *to = keys + (u64)kv_heads * head_stride;
-    for (u32 col = threadIdx.x * 8; col < kv_heads * head_dim; col += blockDim.x * 8) {
+    for (u32 col = thread * 8; col < kv_heads * head_dim; col += threads * 8) {
         u32 head = col / head_dim, i = col % head_dim;
         *(Bf16x8 *)(to + (u64)head * head_stride + i) = *(const Bf16x8 *)(from + col);
     }

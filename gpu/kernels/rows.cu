@@ -17,7 +17,9 @@ extern "C" __global__ void embed(
     float *to = residual + row * cols;
     for (u32 col = threadIdx.x * 8; col < cols; col += blockDim.x * 8) {
         Bf16x8 values = *(const Bf16x8 *)(from + col);
-        for (u32 i = 0; i < 8; i++) to[col + i] = to_f32(values.at[i]);
+        F32x8 wide;
+        for (u32 i = 0; i < 8; i++) wide.at[i] = to_f32(values.at[i]);
+        store_eight(to + col, wide);
     }
 }
 
@@ -27,21 +29,24 @@ extern "C" __global__ void add_rms_norm(
 ) {
     SHARED_MEMORY(shared);
     u64 start = (u64)blockIdx.x * cols;
+    F32x8 first = {}; // the first eight values of the thread, which are all if the block has a thread for each eight
     float squares = 0.0f;
     for (u32 col = threadIdx.x * 8; col < cols; col += blockDim.x * 8) {
-        float *values = residual + start + col;
+        F32x8 values = load_eight(residual + start + col);
         if (delta) {
             Bf16x8 more = *(const Bf16x8 *)(delta + start + col);
-            for (u32 i = 0; i < 8; i++) values[i] += to_f32(more.at[i]);
+            for (u32 i = 0; i < 8; i++) values.at[i] += to_f32(more.at[i]);
+            store_eight(residual + start + col, values);
         }
-        for (u32 i = 0; i < 8; i++) squares += values[i] * values[i];
+        for (u32 i = 0; i < 8; i++) squares += values.at[i] * values.at[i];
+        if (col == threadIdx.x * 8) first = values;
     }
     float scale = rsqrtf(sum_of_block(squares, (float *)shared) / cols + eps);
     for (u32 col = threadIdx.x * 8; col < cols; col += blockDim.x * 8) {
+        F32x8 values = col == threadIdx.x * 8 ? first : load_eight(residual + start + col);
+        F32x8 factors = load_eight(weight + col);
         Bf16x8 normed;
-        for (u32 i = 0; i < 8; i++) {
-            normed.at[i] = to_bf16(residual[start + col + i] * scale * weight[col + i]);
-        }
+        for (u32 i = 0; i < 8; i++) normed.at[i] = to_bf16(values.at[i] * scale * factors.at[i]);
         *(Bf16x8 *)(out + start + col) = normed;
     }
 }

@@ -170,7 +170,7 @@ impl KernelShape {
     pub fn largest_launches(self, unit: &Unit) -> Vec<LargestLaunch> {
         let of = |kernel: &&'static str| {
             let (threads, shared_bytes, resident) = match *kernel {
-                "add_rms_norm" => (ROW_THREADS_MAX, norm_shared_bytes(ROW_THREADS_MAX), 1),
+                "add_rms_norm" => (NORM_THREADS_MAX, norm_shared_bytes(NORM_THREADS_MAX), 1),
                 "head_rms_norm" => (HEAD_NORM_THREADS, 0, 1),
                 "multiply_int4" | "multiply_int8" | "multiply_fp8" => {
                     (MULTIPLY_THREADS, multiply_shared_bytes(MULTIPLY_ROWS), 3)
@@ -197,6 +197,8 @@ impl KernelShape {
 
 /// Most threads of a thread block that processes a row.
 const ROW_THREADS_MAX: u32 = 256;
+/// Most threads of a thread block that norms a row: more than of other kernels, because a row has one thread block.
+const NORM_THREADS_MAX: u32 = 512;
 /// Threads per thread block of the kernel `head_rms_norm`: a warp for each of four heads.
 pub(super) const HEAD_NORM_THREADS: u32 = 128;
 
@@ -227,4 +229,9 @@ pub(super) const SAMPLE_SHARED_BYTES: u32 = 256 * 12 + SAMPLE_THREADS * 8 + 32 *
 /// a time.
 pub(super) fn row_threads(cols: usize) -> u32 {
     (cols / 8).next_multiple_of(32).clamp(32, ROW_THREADS_MAX as usize) as u32
+}
+
+/// Returns the number of threads of a thread block that norms a row of `cols` columns, eight columns per thread at a time.
+pub(super) fn norm_threads(cols: usize) -> u32 {
+    (cols / 8).next_multiple_of(32).clamp(32, NORM_THREADS_MAX as usize) as u32
 }

@@ -6,7 +6,7 @@
 use super::batch::{Layout, SPANS_MAX};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, SLOTS};
 use super::graph_cache::GraphCache;
-use super::kernels::{HEAD_NORM_THREADS, norm_shared_bytes, row_threads};
+use super::kernels::{HEAD_NORM_THREADS, norm_shared_bytes, norm_threads, row_threads};
 use super::linear::Strip;
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 use super::steps::Steps;
@@ -274,7 +274,7 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::U32(cols as u32),
             Arg::Ptr(out.at),
         ];
-        let threads = row_threads(cols);
+        let threads = norm_threads(cols);
         let block = (threads, norm_shared_bytes(threads));
         self.launch_shared("add_rms_norm", (residual.rows, 1), block, &args);
     }
@@ -326,8 +326,13 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::U32(shape.kv_heads as u32),
             Arg::U32(shape.head_dim as u32),
         ];
-        let kernel = if self.kv.q8 { "rope_kv_write_q8" } else { "rope_kv_write" };
-        self.launch(kernel, (qkv.rows, 1), row_threads(qkv.cols), &args);
+        let threads = row_threads(qkv.cols);
+        // The kernel for bf16 rotates four pairs of a row in each thread.
+        let (kernel, parts) = match self.kv.q8 {
+            true => ("rope_kv_write_q8", 1),
+            false => ("rope_kv_write", qkv.cols.div_ceil(8 * threads as usize)),
+        };
+        self.launch(kernel, (qkv.rows, parts), threads, &args);
     }
 
     fn attention(
