@@ -2,8 +2,8 @@
 // prompt was cut into chunks.
 //
 // A row's keys are cut into spans of SPAN positions, counted from position 0. A thread block computes one span for
-// GROUP query heads that share a key head, so that keys and values are read once for the whole group;
-// `attention_combine` combines the spans of a row. Positions alone determine which thread sums which keys, so a row's
+// GROUP query heads that share a key head, so that keys and values are read once for the whole group. The thread block
+// that finishes last of a row's spans combines them, in their order. Positions alone determine which thread sums which keys, so a row's
 // result is the same bit for bit whichever rows share the batch.
 //
 // The query heads are rows of a matrix that tensor cores multiply with the keys, KEYS of them at a time, and its columns
@@ -203,15 +203,51 @@ __device__ __forceinline__ void finish_span(const Softmax &softmax, u32 heads, f
     }
 }
 
+// Counts the thread block as finished. Returns, to each of its threads, whether it was the last of `count` blocks; then the
+// count is 0 again, and the block sees the results of all others.
+__device__ __forceinline__ bool is_last(u32 *finished, u32 count, u32 *shared) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *shared = atomicAdd(finished, 1u) == count - 1;
+        if (*shared) *finished = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return *shared;
+}
+
+// Combines `count` spans of a row into out[query head][HEAD_DIM]; `spans` points to the first, `stride` floats before the
+// next. The loads are volatile, so that no cache answers with an older content.
+__device__ __forceinline__ void combine_spans(const volatile float *spans, u64 stride, u32 count, u32 heads, bf16 *out) {
+    for (u32 i = threadIdx.x; i < heads * HEAD_DIM; i += blockDim.x) {
+        const volatile float *from = spans + i / HEAD_DIM * (HEAD_DIM + 2);
+        u32 dim = i % HEAD_DIM;
+        float most = NEVER, value = 0.0f, total = 0.0f;
+#pragma unroll 4
+        for (u32 s = 0; s < count; s++, from += stride) {
+            float of_span = from[dim], largest = from[HEAD_DIM], sum = from[HEAD_DIM + 1];
+            float both = fmaxf(most, largest), shrink = exp2f(most - both), scale = exp2f(largest - both);
+            most = both;
+            value = value * shrink + of_span * scale;
+            total = total * shrink + sum * scale;
+        }
+        out[i] = to_bf16(value / total);
+    }
+}
+
 // Computes one span of a row's attention. `blockIdx.y` is an index into `span_rows`, which holds the span's row or
-// NO_ROW, and into `span_numbers`, which holds the span's number in that row, counted from 0. `blockIdx.x` is
+// NO_ROW, into `span_numbers`, which holds the span's number in that row, counted from position 0, and into `span_firsts`
+// and `span_counts`, which hold the index of the row's first span and the number of its spans. `blockIdx.x` is
 // key head * PARTS + the part of its query heads. A row attends to the last `window` positions up to its own, or to all
-// of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span.
-extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, (HEAD_DIM > 128 ? 8 : 16) / ATTENTION_WARPS)
+// of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span;
+// `finished`, a word for each span and part, is all 0 before and after; `out` is [row][query head][HEAD_DIM].
+extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS * WARP, HEAD_DIM > 128 ? 2 : 3)
 KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
-    const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
-    u32 kv_heads, u32 window, float scale
+    const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers,
+    const u32 *span_firsts, const u32 *span_counts, float *spans, u32 *finished, bf16 *out, u32 kv_heads, u32 window,
+    float scale
 ) {
     SHARED_MEMORY(shared);
     u32 row = span_rows[blockIdx.y];
@@ -249,29 +285,12 @@ KERNEL(attention_rows)(
     }
     // The memory of the places is used again.
     __syncthreads();
-    float *out = spans + ((u64)blockIdx.y * heads + head) * (HEAD_DIM + 2);
-    finish_span(softmax, heads_here, (float *)shared, out);
-}
-
-// Combines a row's spans into out[row, head]: `span_counts[blockIdx.x]` spans from `span_starts[blockIdx.x]` on, for
-// row `rows[blockIdx.x]`. One thread block per row and query head.
-extern "C" __global__ void KERNEL(attention_combine)(
-    const float *spans, const u32 *rows, const u32 *span_starts, const u32 *span_counts, bf16 *out, u32 heads
-) {
-    u32 row = rows[blockIdx.x], head = blockIdx.y;
-    const float *from = spans + ((u64)span_starts[blockIdx.x] * heads + head) * (HEAD_DIM + 2);
     u64 stride = (u64)heads * (HEAD_DIM + 2);
-    u32 count = span_counts[blockIdx.x];
-    float most = NEVER, sum = 0.0f;
-    for (u32 s = 0; s < count; s++) most = fmaxf(most, from[s * stride + HEAD_DIM]);
-    for (u32 s = 0; s < count; s++) {
-        sum += from[s * stride + HEAD_DIM + 1] * exp2f(from[s * stride + HEAD_DIM] - most);
-    }
-    for (u32 dim = threadIdx.x; dim < HEAD_DIM; dim += blockDim.x) {
-        float value = 0.0f;
-        for (u32 s = 0; s < count; s++) {
-            value += from[s * stride + dim] * exp2f(from[s * stride + HEAD_DIM] - most);
-        }
-        out[((u64)row * heads + head) * HEAD_DIM + dim] = to_bf16(value / sum);
+    float *of_head = spans + head * (HEAD_DIM + 2);
+    finish_span(softmax, heads_here, (float *)shared, of_head + blockIdx.y * stride);
+    u32 first_span = span_firsts[blockIdx.y], count = span_counts[blockIdx.y];
+    if (is_last(finished + (u64)first_span * gridDim.x + blockIdx.x, count, (u32 *)shared)) {
+        bf16 *to = out + ((u64)row * heads + head) * HEAD_DIM;
+        combine_spans(of_head + first_span * stride, stride, count, heads_here, to);
     }
 }

@@ -33,10 +33,8 @@ const PLAIN: [(&str, &[&str]); 4] = [
     ("kv_write.cu", &["rope_kv_write", "rope_kv_write_q8"]),
     ("sample.cu", &["sample"]),
 ];
-const SHAPED: [(&str, &[&str]); 2] = [
-    ("attention_rows.cu", &["attention_rows", "attention_combine"]),
-    ("attention_prefill.cu", &["attention_prefill"]),
-];
+const SHAPED: [(&str, &[&str]); 2] =
+    [("attention_rows.cu", &["attention_rows"]), ("attention_prefill.cu", &["attention_prefill"])];
 
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));

@@ -1,14 +1,47 @@
-//! Launches of attention kernels. The rows of decodes are computed by spans of positions whose results are then
-//! combined; the rows of prompt chunks are computed by tiles, except in exact mode, where all rows are computed by
+//! Launches of attention kernels. The rows of decodes are computed by spans of positions whose results are combined; the rows of prompt chunks are computed by tiles, except in exact mode, where all rows are computed by
 //! spans.
 
-use super::batch::{Cut, Layout, SpanGroup, Tiles, lay_out};
-use super::driver::{Arg, Driver};
+use super::batch::{Cut, Layout, SPANS_MAX, SpanGroup, Tiles, lay_out};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape};
 use super::kernels::ATTENTION_THREADS;
 use super::memory::CudaTensor;
 use super::ops::{CudaBatch, CudaOps};
 use crate::{AttentionShape, SeqRows};
 use std::f32::consts::LOG2_E;
+
+/// Device memory in which the spans of a launch are combined.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SpanMemory {
+    /// Address of the partial results, `[span][query head][head_dim + 2]` in f32.
+    results: DevicePtr,
+    /// Address of the counts of finished thread blocks, `[span][part of the query heads]` in u32: all 0 between launches.
+    finished: DevicePtr,
+}
+
+impl SpanMemory {
+    /// Allocates the memory for as many spans as a launch may have.
+    pub(super) fn new<D: Driver>(
+        driver: &mut D,
+        shape: KernelShape,
+        kv_heads: usize,
+    ) -> Result<SpanMemory, CudaError> {
+        let results = driver.allocate(result_bytes(shape.queries * kv_heads, shape.head_dim))?;
+        let finished_bytes = SPANS_MAX * kv_heads * shape.query_parts() * 4;
+        let finished = driver.allocate(finished_bytes)?;
+        driver.clear(finished, finished_bytes)?;
+        Ok(SpanMemory { results, finished })
+    }
+
+    /// Returns an upper bound of the size of the memory for a model with `heads` query heads, bytes.
+    pub(super) fn bytes(heads: usize, head_dim: usize) -> usize {
+        result_bytes(heads, head_dim) + SPANS_MAX * heads * 4
+    }
+}
+
+/// Returns the size of the partial results of all spans that one launch may compute, bytes.
+fn result_bytes(heads: usize, head_dim: usize) -> usize {
+    SPANS_MAX * heads * (head_dim + 2) * 4
+}
 
 /// Arguments that all attention kernel launches of one model layer share.
 struct Layer<'a> {
@@ -73,17 +106,11 @@ impl<D: Driver> CudaOps<D> {
             self.attend_tiles(&call, tiles, out);
         }
         for group in &batch.layout.groups {
-            self.attend_spans(&call, group, shape.heads, out);
+            self.attend_spans(&call, group, out);
         }
     }
 
-    fn attend_spans(
-        &mut self,
-        call: &Layer<'_>,
-        group: &SpanGroup,
-        heads: usize,
-        out: &CudaTensor,
-    ) {
+    fn attend_spans(&mut self, call: &Layer<'_>, group: &SpanGroup, out: &CudaTensor) {
         let Layer { qkv, batch, layer, window, scale } = *call;
         let (words, kv) = (&batch.layout, &self.kv);
         let args = [
@@ -97,7 +124,11 @@ impl<D: Driver> CudaOps<D> {
             batch.word(words.tables),
             batch.word(group.span_rows),
             batch.word(group.span_numbers),
-            Arg::Ptr(self.spans),
+            batch.word(group.span_firsts),
+            batch.word(group.span_counts),
+            Arg::Ptr(self.spans.results),
+            Arg::Ptr(self.spans.finished),
+            Arg::Ptr(out.at),
             Arg::U32(kv.kv_heads as u32),
             window,
             scale,
@@ -105,16 +136,6 @@ impl<D: Driver> CudaOps<D> {
         let blocks = (kv.kv_heads * self.shape.query_parts(), group.spans);
         let block = (ATTENTION_THREADS, self.shape.rows_shared_bytes());
         self.launch_shared("attention_rows", blocks, block, &args);
-        let args = [
-            Arg::Ptr(self.spans),
-            batch.word(group.rows),
-            batch.word(group.starts),
-            batch.word(group.counts),
-            Arg::Ptr(out.at),
-            Arg::U32(heads as u32),
-        ];
-        let threads = self.shape.combine_threads();
-        self.launch("attention_combine", (group.row_count, heads), threads, &args);
     }
 
     fn attend_tiles(&mut self, call: &Layer<'_>, tiles: &Tiles, out: &CudaTensor) {

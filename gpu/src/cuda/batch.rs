@@ -31,18 +31,16 @@ pub(super) struct Cut {
     pub(super) filled: bool,
 }
 
-/// Rows whose attention one launch computes by spans, which are then combined. `spans` is the number of spans (with
-/// padding) and `row_count` the number of rows; all other fields are indices of lists in the uploaded description of
-/// the batch.
+/// Rows whose attention one launch computes by spans. `spans` is the number of spans (with padding); all other fields are
+/// indices of lists in the uploaded description of the batch: for each span its row, its number in the row, the index of
+/// the row's first span, and the number of the row's spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpanGroup {
     pub(super) span_rows: usize,
     pub(super) span_numbers: usize,
+    pub(super) span_firsts: usize,
+    pub(super) span_counts: usize,
     pub(super) spans: usize,
-    pub(super) rows: usize,
-    pub(super) starts: usize,
-    pub(super) counts: usize,
-    pub(super) row_count: usize,
 }
 
 /// Attention tiles of the sequences that have several rows in the step (prefill chunks). `tiles` is the number of
@@ -156,23 +154,19 @@ fn span_groups(
 }
 
 fn span_group(rows: &[(usize, Range<usize>)], cut: Cut, words: &mut Words) -> SpanGroup {
-    let spans = || rows.iter().flat_map(|(row, spans)| spans.clone().map(move |span| (*row, span)));
-    let starts = rows.iter().scan(0, |next, (_, spans)| {
-        let start = *next;
-        *next += spans.len();
-        Some(start)
-    });
-    let count = spans().count();
-    let filled = if cut.filled { count.next_power_of_two() } else { count };
-    let nothing = || std::iter::repeat_n(NO_ROW as usize, filled - count);
+    let mut spans = Vec::new();
+    for (row, numbers) in rows {
+        let first = spans.len();
+        spans.extend(numbers.clone().map(|number| (*row, number, first, numbers.len())));
+    }
+    let filled = if cut.filled { spans.len().next_power_of_two() } else { spans.len() };
+    spans.resize(filled, (NO_ROW as usize, 0, 0, 0));
     SpanGroup {
-        span_rows: words.put(spans().map(|(row, _)| row).chain(nothing())),
-        span_numbers: words.put(spans().map(|(_, span)| span).chain(nothing())),
+        span_rows: words.put(spans.iter().map(|span| span.0)),
+        span_numbers: words.put(spans.iter().map(|span| span.1)),
+        span_firsts: words.put(spans.iter().map(|span| span.2)),
+        span_counts: words.put(spans.iter().map(|span| span.3)),
         spans: filled,
-        rows: words.put(rows.iter().map(|(row, _)| *row)),
-        starts: words.put(starts),
-        counts: words.put(rows.iter().map(|(_, spans)| spans.len())),
-        row_count: rows.len(),
     }
 }
 
@@ -237,16 +231,13 @@ mod tests {
         let [group] = &layout.groups[..] else { panic!("one group: {:?}", layout.groups) };
         assert_eq!(words(&layout, group.span_rows, group.spans), [0, 0, 0, 51]);
         assert_eq!(words(&layout, group.span_numbers, group.spans), [0, 1, 2, 0]);
-        assert_eq!(words(&layout, group.rows, 2), [0, 51]);
-        assert_eq!(
-            (words(&layout, group.starts, 2), words(&layout, group.counts, 2)),
-            (&[0, 3][..], &[3, 1][..])
-        );
+        assert_eq!(words(&layout, group.span_firsts, group.spans), [0, 0, 0, 3]);
+        assert_eq!(words(&layout, group.span_counts, group.spans), [3, 3, 3, 1]);
         let tiles = layout.tiles.as_ref().expect("50 rows of 3 query heads");
         assert_eq!(words(&layout, tiles.sequences, 4), [1, 50, 0, 10]);
         assert_eq!(words(&layout, tiles.tile_numbers, tiles.tiles), [2, 1, 0]);
         let exact = lay_out(&seqs, 52, Cut { exact: true, ..CUT });
-        assert_eq!((exact.tiles, exact.groups[0].row_count), (None, 52));
+        assert_eq!((exact.tiles, exact.groups[0].spans), (None, 3 + 32 + 18 * 2 + 1));
     }
 
     #[test]
@@ -269,7 +260,10 @@ mod tests {
         assert_eq!(words(&one, one.groups[0].span_rows, 4), [0, 0, 0, 1]);
         let three = filled(40, 31);
         assert_eq!(words(&three, three.groups[0].span_rows, 4), [0, 0, 1, NO_ROW]);
-        assert_eq!((three.groups[0].counts, three.tables), (one.groups[0].counts, one.tables));
+        assert_eq!(
+            (three.groups[0].span_counts, three.tables),
+            (one.groups[0].span_counts, one.tables)
+        );
     }
 
     #[test]
@@ -280,7 +274,7 @@ mod tests {
         let layout = lay_out(&seqs, 5, CUT);
         let spans: Vec<usize> = layout.groups.iter().map(|group| group.spans).collect();
         assert_eq!(spans, [4000, 4000, 2000]);
-        let rows: usize = layout.groups.iter().map(|group| group.row_count).sum();
-        assert_eq!(rows, 5);
+        let last = &layout.groups[1];
+        assert_eq!(words(&layout, last.span_firsts + 2000, 1), [2000], "the group's second row");
     }
 }

@@ -72,7 +72,7 @@ pub const SAMPLE: Unit = Unit {
 pub const ATTENTION_ROWS: Unit = Unit {
     name: "attention_rows.cu",
     source: source!("device.cuh", "kv.cuh", "attention_rows.cu"),
-    kernels: &["attention_rows", "attention_combine"],
+    kernels: &["attention_rows"],
     shaped: true,
 };
 /// Source file of the kernel for the attention of prompts (prefill), on tensor cores.
@@ -177,21 +177,15 @@ impl KernelShape {
                 }
                 "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),
                 "attention_rows" => {
-                    let resident = if self.head_dim > 128 { 2 } else { 4 };
+                    let resident = if self.head_dim > 128 { 2 } else { 3 };
                     (ATTENTION_THREADS, self.rows_shared_bytes(), resident)
                 }
-                "attention_combine" => (self.combine_threads(), 0, 1),
                 "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 1),
                 _ => (ROW_THREADS_MAX, 0, 1),
             };
             LargestLaunch { kernel, threads, shared_bytes, resident }
         };
         unit.kernels.iter().map(of).collect()
-    }
-
-    /// Returns the threads per thread block of the kernel `attention_combine`: one for each element of a head.
-    pub(super) fn combine_threads(self) -> u32 {
-        self.head_dim.next_multiple_of(32) as u32
     }
 }
 

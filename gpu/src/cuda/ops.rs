@@ -3,6 +3,7 @@
 //! Launches are asynchronous. The first launch that the driver does not accept is kept as a fault, later work of the
 //! step is skipped, and [`Ops::finish`] returns the fault at the end of the step.
 
+use super::attention::SpanMemory;
 use super::batch::{Layout, SPANS_MAX};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, SLOTS};
 use super::graph_cache::GraphCache;
@@ -62,8 +63,7 @@ pub struct CudaOps<D> {
     /// Whether a row's result of a matrix product must not depend on the number of rows.
     pub(super) exact_products: bool,
     pub(super) strip: Strip,
-    /// Device address of the buffer of partial attention results of spans, `[span][query head][head_dim + 2]` in f32.
-    pub(super) spans: DevicePtr,
+    pub(super) spans: SpanMemory,
     pool: Pool,
     pub(super) steps: Steps,
     pub(super) graphs: GraphCache,
@@ -86,8 +86,7 @@ impl<D: Driver> CudaOps<D> {
         shape.check()?;
         assert!(!kv.q8 || kv.block_size.is_multiple_of(8), "8-bit blocks of {}", kv.block_size);
         driver.load(shape)?;
-        let heads = kv.kv_heads * queries;
-        let spans = driver.allocate(span_bytes(heads, kv.head_dim))?;
+        let spans = SpanMemory::new(&mut driver, shape, kv.kv_heads)?;
         let pool = Pool::start(options.threads)
             .map_err(|error| CudaError::Unavailable(error.to_string()))?;
         Ok(CudaOps {
@@ -108,7 +107,7 @@ impl<D: Driver> CudaOps<D> {
     /// Returns the size of the working memory that the GPU's op set allocates for a model with `heads` query heads,
     /// bytes.
     pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
-        span_bytes(heads, head_dim) as u64 + Steps::BYTES as u64
+        SpanMemory::bytes(heads, head_dim) as u64 + Steps::BYTES as u64
     }
 
     /// Returns the length of the longest sequence that attention on the GPU supports, positions: the buffer of partial
@@ -128,11 +127,6 @@ impl<D: Driver> CudaOps<D> {
         self.driver.upload(at, &bytes).map_err(|error| OpError::Device(error.to_string()))?;
         Ok(at)
     }
-}
-
-/// Returns the size of the buffer for the partial attention results of all spans that one launch may compute, bytes.
-fn span_bytes(heads: usize, head_dim: usize) -> usize {
-    SPANS_MAX * heads * (head_dim + 2) * 4
 }
 
 impl<D: Driver> Ops for CudaOps<D> {

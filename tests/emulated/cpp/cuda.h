@@ -65,7 +65,12 @@ static inline unsigned __float_as_uint(float value) {
 }
 
 // Plain operations are atomic here, because one emulated thread runs at a time.
-template <typename T> static inline void atomicAdd(T *sum, T value) { *sum += value; }
+template <typename T> static inline T atomicAdd(T *sum, T value) {
+    T before = *sum;
+    *sum += value;
+    return before;
+}
+static inline void __threadfence() {}
 static inline void atomicMin(unsigned *least, unsigned value) { *least = value < *least ? value : *least; }
 
 static inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }

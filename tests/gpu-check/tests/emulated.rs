@@ -12,8 +12,8 @@ use tiercel_gpu::NumberType;
 use tiercel_gpu::cuda::tested_shapes;
 use tiercel_gpu_check::{
     CheckError, PremiumPlan, QUANTIZED_CASES, QuantizedCase, Report, SpeedPlan, check_attention,
-    check_copies, check_models, check_quantized, check_reference, check_rows, check_sampling,
-    check_steps, measure_premium, measure_speed,
+    check_copies, check_faults, check_models, check_quantized, check_reference, check_rows,
+    check_sampling, check_steps, measure_premium, measure_speed, run_each_step,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -143,6 +143,19 @@ fn copies() {
     assert_met(&report, 1 + 2 * 2 + 1);
 }
 
+#[test]
+fn faults() {
+    let mut report = Report::default();
+    check_faults(&open, &mut report).unwrap();
+    assert_met(&report, 5);
+}
+
+/// Checks only that each step of a plan runs, because the emulator has no profiler.
+#[test]
+fn each_step_for_a_profiler() {
+    run_each_step(&open, &tiny_speed()).unwrap();
+}
+
 /// Checks only that all premium requests are served, because the emulator's speed means nothing.
 #[test]
 fn premium_among_background() {
@@ -159,10 +172,8 @@ fn premium_among_background() {
     assert_met(&report, 5);
 }
 
-/// Checks only that the speed measurement runs to its end, because the emulator's speed means nothing.
-#[test]
-fn speed() {
-    let plan = SpeedPlan {
+fn tiny_speed() -> SpeedPlan {
+    SpeedPlan {
         model: TINY.to_owned(),
         decodes: vec![(1, 20), (3, 40)],
         prefills: vec![24],
@@ -172,7 +183,13 @@ fn speed() {
         product: 32,
         moved_bytes: 256 << 10,
         judged: false,
-    };
+    }
+}
+
+/// Checks only that the speed measurement runs to its end, because the emulator's speed means nothing.
+#[test]
+fn speed() {
+    let plan = tiny_speed();
     let mut report = Report::default();
     measure_speed(&open, &plan, &mut report).unwrap();
     assert_met(&report, 2 + 4 + 2 * 2 + 1 + (2 * 3 + 2) + 2 + 5);
