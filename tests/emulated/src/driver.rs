@@ -15,6 +15,9 @@ use tiercel_gpu::cuda::{
     SLOT_BYTES, SLOTS, Work,
 };
 
+/// Most threads of a thread block on any GPU.
+const GPU_THREADS_MAX: u32 = 1024;
+
 /// An emulated GPU whose device memory is host memory. Submitted work runs only when a caller waits for it, which is
 /// allowed: a real GPU need not have run it earlier either.
 pub struct EmulatedDriver {
@@ -293,6 +296,10 @@ impl Driver for EmulatedDriver {
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
+        if launch.threads > GPU_THREADS_MAX {
+            let why = format!("{} threads", launch.threads);
+            return Err(CudaError::Launch { kernel: launch.kernel.to_owned(), why });
+        }
         let number = self.launches;
         self.launches += 1;
         let largest = self.largest.iter().find(|largest| largest.kernel == launch.kernel);
