@@ -1,4 +1,5 @@
-// Kernels that decode, look up and multiply quantized weight matrices [n, k]. A row has `units` units of 16 stored numbers
+// Kernels that decode and look up quantized weight matrices [n, k], and that multiply by quantized and bf16 matrices. A row of
+// a quantized matrix has `units` units of 16 stored numbers
 // (the last unit is padded), and a 32-bit word for each group of `group_units` units. A weight is `scale * (number - zero
 // point)` in f32, rounded to bf16, so every kernel takes the same bf16 weights. The word of a group of integers has the
 // scale in its upper 24 bits (as the upper bits of an f32) and the zero point in its lower 8 bits; the word of a group of
@@ -6,6 +7,7 @@
 
 constexpr u32 UNIT = 16;
 constexpr u32 INT4 = 0, INT8 = 1, FP8 = 2; // types of numbers
+constexpr u32 BF16 = 3;                    // for products: a matrix of bf16, without groups
 constexpr u32 ROWS_A_BLOCK = 32;           // rows of activations that a thread block of `multiply_...` multiplies
 constexpr u32 MULTIPLY_WARPS = 8;          // warps of such a thread block
 
@@ -116,8 +118,8 @@ extern "C" __global__ void embed_quantized(
     }
 }
 
-// Loads the activations of a unit; those beyond the `k` of the row are zero.
-__device__ __forceinline__ Pairs activations_of(const bf16 *row, u32 unit, u32 k) {
+// Loads a unit of a row of `k` activations or bf16 weights; numbers beyond the row are zero.
+__device__ __forceinline__ Pairs inputs_of(const bf16 *row, u32 unit, u32 k) {
     Pairs pairs = {};
     for (u32 half = 0; half < 2; half++) {
         u32 at = unit * UNIT + half * 8;
@@ -134,21 +136,41 @@ template <u32 NUMBER> struct Loaded {
     u32 low_group, high_group;
 };
 
+template <> struct Loaded<BF16> {
+    Pairs low, high;
+    u32 low_group, high_group;
+};
+
+// Loads what a lane multiplies of a row of `k` weights; beyond the last unit its activations are zero.
 template <u32 NUMBER>
-__device__ __forceinline__ Loaded<NUMBER> load(const Quantized &w, u64 low_row, u64 high_row, u32 unit) {
-    // A lane beyond the last unit repeats the unit; its activations are zero.
-    unit = min(unit, w.units - 1);
-    return {
-        unit_of<NUMBER>(w, low_row, unit), unit_of<NUMBER>(w, high_row, unit), group_of(w, low_row, unit),
-        group_of(w, high_row, unit)
-    };
+__device__ __forceinline__ Loaded<NUMBER> load(const Quantized &w, u64 low_row, u64 high_row, u32 unit, u32 k) {
+    if constexpr (NUMBER == BF16) {
+        const bf16 *weights = (const bf16 *)w.numbers;
+        return {inputs_of(weights + low_row * k, unit, k), inputs_of(weights + high_row * k, unit, k), 0, 0};
+    } else {
+        unit = min(unit, w.units - 1);
+        return {
+            unit_of<NUMBER>(w, low_row, unit), unit_of<NUMBER>(w, high_row, unit), group_of(w, low_row, unit),
+            group_of(w, high_row, unit)
+        };
+    }
+}
+
+// Returns the bf16 weights of a loaded unit.
+template <u32 NUMBER, typename T> __device__ __forceinline__ Pairs weights_of(const T &unit, u32 group) {
+    if constexpr (NUMBER == BF16) {
+        return unit;
+    } else {
+        return decoded<NUMBER>(unit, group);
+    }
 }
 
 // out = x · wᵀ for at most ROWS_A_BLOCK rows of x and 16 output features a thread block, on tensor cores. The warps of the
 // block share the units of a row: in one step, a warp takes four neighbouring units, one for each lane of a group of four.
 // Any inputs may be multiplied at one place of a tile, as long as weights and activations agree, so a lane holds whole units.
 // The order of additions depends on `k` alone, and each column of a tile is one row of x: a row's result does not depend on
-// the other rows.
+// the other rows. Thread blocks of the same features follow one another in the grid, so that all but the first find the
+// weights in the cache.
 template <u32 NUMBER>
 __device__ __forceinline__ void multiply(
     const Quantized &w, const bf16 *x, void *out, u32 m, u32 n, u32 k, u32 wide
@@ -156,22 +178,22 @@ __device__ __forceinline__ void multiply(
     SHARED_MEMORY(shared);
     constexpr u32 TILES = ROWS_A_BLOCK / 8;
     u32 lane = lane_of_thread(), warp = warp_of_thread(), place = lane % 4;
-    u32 first_feature = blockIdx.x * 16, first_row = blockIdx.y * ROWS_A_BLOCK;
+    u32 first_feature = blockIdx.y * 16, first_row = blockIdx.x * ROWS_A_BLOCK;
     u32 rows = min(m - first_row, ROWS_A_BLOCK), tiles = (rows + 7) / 8;
     // Lanes beyond the last feature or row repeat the last; their results are not stored.
     u64 low_row = min(first_feature + lane / 4, n - 1), high_row = min(first_feature + lane / 4 + 8, n - 1);
     float sum[TILES][4] = {};
-    Loaded<NUMBER> next = load<NUMBER>(w, low_row, high_row, warp * 4 + place);
+    Loaded<NUMBER> next = load<NUMBER>(w, low_row, high_row, warp * 4 + place, k);
     for (u32 start = warp * 4; start < w.units; start += MULTIPLY_WARPS * 4) {
         u32 unit = start + place;
         Loaded<NUMBER> now = next;
-        next = load<NUMBER>(w, low_row, high_row, unit + MULTIPLY_WARPS * 4);
-        Pairs low = decoded<NUMBER>(now.low, now.low_group), high = decoded<NUMBER>(now.high, now.high_group);
+        next = load<NUMBER>(w, low_row, high_row, unit + MULTIPLY_WARPS * 4, k);
+        Pairs low = weights_of<NUMBER>(now.low, now.low_group), high = weights_of<NUMBER>(now.high, now.high_group);
 #pragma unroll
         for (u32 tile = 0; tile < TILES; tile++) {
             if (tile >= tiles) break;
             u64 row = first_row + min(tile * 8 + lane / 4, rows - 1);
-            Pairs values = activations_of(x + row * k, unit, k);
+            Pairs values = inputs_of(x + row * k, unit, k);
 #pragma unroll
             for (u32 i = 0; i < 8; i += 2) {
                 u32 a[4] = {low.at[i], high.at[i], low.at[i + 1], high.at[i + 1]};
@@ -222,4 +244,10 @@ extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS * WARP) multiply_fp8
     u32 k, u32 wide
 ) {
     multiply<FP8>(quantized(numbers, groups, units, group_units), x, out, m, n, k, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS * WARP) multiply_bf16(
+    const unsigned char *weights, const bf16 *x, void *out, u32 m, u32 n, u32 k, u32 wide
+) {
+    multiply<BF16>({weights, nullptr, (k + UNIT - 1) / UNIT, 1, 0}, x, out, m, n, k, wide);
 }

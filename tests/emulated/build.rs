@@ -28,7 +28,14 @@ const PLAIN: [(&str, &[&str]); 4] = [
     ),
     (
         "quantized.cu",
-        &["decode_rows", "embed_quantized", "multiply_int4", "multiply_int8", "multiply_fp8"],
+        &[
+            "decode_rows",
+            "embed_quantized",
+            "multiply_int4",
+            "multiply_int8",
+            "multiply_fp8",
+            "multiply_bf16",
+        ],
     ),
     ("kv_write.cu", &["rope_kv_write", "rope_kv_write_q8"]),
     ("sample.cu", &["sample"]),

@@ -54,11 +54,18 @@ pub const KV_WRITE: Unit = Unit {
     kernels: &["rope_kv_write", "rope_kv_write_q8"],
     shaped: false,
 };
-/// Source file of the kernels that read quantized weight matrices.
+/// Source file of the kernels that read quantized weight matrices, and of the exact product with a bf16 matrix.
 pub const QUANTIZED: Unit = Unit {
     name: "quantized.cu",
     source: source!("device.cuh", "quantized.cu"),
-    kernels: &["decode_rows", "embed_quantized", "multiply_int4", "multiply_int8", "multiply_fp8"],
+    kernels: &[
+        "decode_rows",
+        "embed_quantized",
+        "multiply_int4",
+        "multiply_int8",
+        "multiply_fp8",
+        "multiply_bf16",
+    ],
     shaped: false,
 };
 /// Source file of the kernel that draws tokens from logits.
@@ -172,7 +179,7 @@ impl KernelShape {
             let (threads, shared_bytes, resident) = match *kernel {
                 "add_rms_norm" => (NORM_THREADS_MAX, norm_shared_bytes(NORM_THREADS_MAX), 1),
                 "head_rms_norm" => (HEAD_NORM_THREADS, 0, 1),
-                "multiply_int4" | "multiply_int8" | "multiply_fp8" => {
+                "multiply_int4" | "multiply_int8" | "multiply_fp8" | "multiply_bf16" => {
                     (MULTIPLY_THREADS, multiply_shared_bytes(MULTIPLY_ROWS), 3)
                 }
                 "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),

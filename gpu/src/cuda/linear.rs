@@ -1,7 +1,9 @@
 //! Weight matrices at work: products with activations, and rows as embeddings.
 //!
-//! A quantized matrix is multiplied in one of two ways. Kernels multiply few rows of activations by the stored numbers. For
-//! more rows, the matrix is decoded to bf16 in strips that fit the strip buffer, and cuBLASLt multiplies by each strip.
+//! cuBLASLt multiplies by bf16 matrices. A quantized matrix is multiplied in one of two ways. Kernels multiply few rows of
+//! activations by the stored numbers. For more rows, the matrix is decoded to bf16 in strips that fit the strip buffer, and
+//! cuBLASLt multiplies by each strip. If products must be exact, kernels multiply by all matrices, whatever the number of
+//! rows: they compute each row alone, and in the same way for every number of rows.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Product, Work};
 use super::kernels::{MULTIPLY_ROWS, MULTIPLY_THREADS, multiply_shared_bytes, row_threads};
@@ -99,8 +101,10 @@ impl<D: Driver> CudaOps<D> {
         let whole =
             Product { w: DevicePtr::default(), x: x.at, out: out.at, m, n, k, wide, stride: n };
         match &w.held {
+            Held::Bf16(at) if self.exact_products => {
+                self.multiply_by("multiply_bf16", &[Arg::Ptr(*at)], whole);
+            }
             Held::Bf16(at) => self.work(Work::Multiply(Product { w: *at, ..whole })),
-            // The kernels compute each row alone, and in the same way for every number of rows.
             Held::Quantized(matrix) if self.exact_products || m <= ROWS_MAX => {
                 self.multiply_numbers(matrix, whole);
             }
@@ -109,15 +113,20 @@ impl<D: Driver> CudaOps<D> {
     }
 
     fn multiply_numbers(&mut self, matrix: &Quantized, product: Product) {
-        let Product { x, out, m, n, k, wide, .. } = product;
         let kernel = match matrix.shape.numbers {
             NumberType::Int4 => "multiply_int4",
             NumberType::Int8 => "multiply_int8",
             NumberType::Fp8 => "multiply_fp8",
         };
+        self.multiply_by(kernel, &matrix.args(), product);
+    }
+
+    /// Launches a kernel `multiply_...`, whose first arguments `matrix` describe the matrix.
+    fn multiply_by(&mut self, kernel: &'static str, matrix: &[Arg], product: Product) {
+        let Product { x, out, m, n, k, wide, .. } = product;
         let sizes = [m, n, k, usize::from(wide)].map(|size| Arg::U32(size as u32));
-        let args = [&matrix.args()[..], &[Arg::Ptr(x), Arg::Ptr(out)], &sizes].concat();
-        let blocks = (n.div_ceil(16), m.div_ceil(MULTIPLY_ROWS));
+        let args = [matrix, &[Arg::Ptr(x), Arg::Ptr(out)], &sizes].concat();
+        let blocks = (m.div_ceil(MULTIPLY_ROWS), n.div_ceil(16));
         let block = (MULTIPLY_THREADS, multiply_shared_bytes(m));
         self.launch_shared(kernel, blocks, block, &args);
     }

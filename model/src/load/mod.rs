@@ -80,7 +80,7 @@ pub fn load(
         DeviceChoice::Cpu => start(open(&checkpoint, options, progress)?, options)?,
         DeviceChoice::Cuda { ordinal, usage, kernels } => {
             let cache = KernelCache::new(kernels.clone());
-            let driver = CudaDriver::open(*ordinal, usage.exact, cache)?;
+            let driver = CudaDriver::open(*ordinal, cache)?;
             start(open_cuda(driver, *usage, &checkpoint, options, progress)?, options)?
         }
     };

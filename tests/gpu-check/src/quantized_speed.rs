@@ -53,7 +53,8 @@ fn matrices<D: Driver>(
     let Some(numbers) = form else {
         let bytes: Vec<u8> = varied(n * n).flat_map(|byte| [byte, 0x3c | byte & 0x80]).collect();
         let part = MatrixPart { n, k: n, source: SourceType::Bf16, bytes: &bytes, row_order: None };
-        let made = (0..MATRICES).map(|_| Ok(ops.matrix(&[part.clone()], WeightFormat::Bf16)?));
+        let made =
+            (0..MATRICES).map(|_| Ok(ops.matrix(std::slice::from_ref(&part), WeightFormat::Bf16)?));
         return made.collect();
     };
     let group = if numbers == NumberType::Fp8 { n } else { GROUP };

@@ -4,13 +4,17 @@ use crate::CheckError;
 use crate::pair::{Both, Pair, PairOptions, Setting, shape};
 use crate::report::Report;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tiercel_gpu::cuda::Driver;
+use tiercel_gpu::cuda::{CudaMatrix, CudaTensor, Driver};
 use tiercel_gpu::{Ops, RowInput, TensorUse};
 
 /// Limits of the difference between the results of GPU and CPU: the norm of all differences as a share of the norm of
 /// the results, and the largest difference as a share of the largest result. They are that wide because bf16 has only 8
 /// significant bits.
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
+
+/// Products of activations `[rows, k]` with a bf16 matrix `[n, k]`: rows, n and k.
+const PRODUCTS: [(usize, usize, usize); 5] =
+    [(1, 8, 16), (5, 96, 64), (17, 64, 104), (64, 256, 512), (70, 72, 1144)];
 
 /// Checks every row-wise operation and the matrix product of a GPU against the CPU, over widths and numbers of rows.
 ///
@@ -21,12 +25,14 @@ pub fn check_rows<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     for (seed, (rows, cols)) in (1..).zip([(1, 8), (3, 64), (5, 576), (2, 2056), (9, 248)]) {
-        let mut pair = plain(open, seed)?;
+        let mut pair = plain(open, seed, false)?;
         embedding_and_norms(&mut pair, (rows, cols), report)?;
         activation_and_gather(&mut pair, (rows, cols), report)?;
     }
-    for (seed, size) in (1..).zip([(1, 8, 16), (5, 96, 64), (17, 64, 104), (64, 256, 512)]) {
-        products(&mut plain(open, seed)?, size, report)?;
+    for (seed, size) in (1..).zip(PRODUCTS) {
+        for exact in [false, true] {
+            products(&mut plain(open, seed, exact)?, size, exact, report)?;
+        }
     }
     for (head_dim, queries, kv_heads) in [(16, 2, 2), (64, 3, 3), (80, 1, 4), (128, 8, 1)] {
         head_norms(open, (head_dim, queries, kv_heads), report)?;
@@ -37,8 +43,10 @@ pub fn check_rows<D: Driver>(
 fn plain<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     seed: u64,
+    exact: bool,
 ) -> Result<Pair<D>, CheckError> {
-    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, options: PairOptions::default() };
+    let options = PairOptions { exact, ..PairOptions::default() };
+    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, options };
     Pair::new(open()?, setting, seed)
 }
 
@@ -101,6 +109,7 @@ fn activation_and_gather<D: Driver>(
 fn products<D: Driver>(
     pair: &mut Pair<D>,
     (rows, n, k): (usize, usize, usize),
+    exact: bool,
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let (w, cpu_w) = pair.matrix(n, k)?;
@@ -108,10 +117,16 @@ fn products<D: Driver>(
     let (bias, cpu_bias) = (pair.cuda.vector(&bias)?, pair.cpu.vector(&bias)?);
     let x = pair.random(rows, k, TensorUse::Activations)?;
     let mut out = pair.empty(rows, n, TensorUse::Activations)?;
-    for (what, with) in [("product", false), ("product with bias", true)] {
+    for (what, with) in [("product with bias", true), ("product", false)] {
         pair.cuda.linear(&w, with.then_some(&bias), &x.cuda, &mut out.cuda);
         pair.cpu.linear(&cpu_w, with.then_some(&cpu_bias), &x.cpu, &mut out.cpu);
-        compare(pair, &out, what, report)?;
+        compare(pair, &out, &format!("{what}, exact {exact}"), report)?;
+    }
+    if exact {
+        let together = pair.cuda.read(&out.cuda)?;
+        let alone = alone(pair, &w, &x.cuda, (n, k))?;
+        let same = alone.iter().map(|v| v.to_bits()).eq(together.iter().map(|v| v.to_bits()));
+        report.holds(&format!("rows of {rows} x {n} alone"), same);
     }
     let mut logits = pair.empty(rows, n, TensorUse::Logits)?;
     pair.cuda.linear(&w, None, &x.cuda, &mut logits.cuda);
@@ -125,6 +140,24 @@ fn products<D: Driver>(
     report.holds("the host sees every row once", seen.into_inner() == rows * (rows + 1) / 2);
     pair.cuda.finish()?;
     Ok(())
+}
+
+/// Returns the products of the rows of `x` with a matrix `[n, k]`, each computed alone.
+fn alone<D: Driver>(
+    pair: &mut Pair<D>,
+    w: &CudaMatrix,
+    x: &CudaTensor,
+    (n, k): (usize, usize),
+) -> Result<Vec<f32>, CheckError> {
+    let mut all = Vec::new();
+    let mut one = pair.cuda.tensor(1, k, TensorUse::Activations)?;
+    let mut out = pair.cuda.tensor(1, n, TensorUse::Activations)?;
+    for row in 0..x.rows() {
+        pair.cuda.gather_rows(x, &[row], &mut one);
+        pair.cuda.linear(w, None, &one, &mut out);
+        all.extend(pair.cuda.read(&out)?);
+    }
+    Ok(all)
 }
 
 fn head_norms<D: Driver>(

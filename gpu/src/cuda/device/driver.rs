@@ -44,18 +44,17 @@ pub struct CudaDriver {
 unsafe impl Send for CudaDriver {}
 
 impl CudaDriver {
-    /// Opens GPU number `ordinal` with a CUDA stream for steps. With `exact`, a row's result of a matrix product does
-    /// not depend on the number of rows.
+    /// Opens GPU number `ordinal` with a CUDA stream for steps.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`], or [`CudaError::Memory`] if not even the first few megabytes can be allocated.
-    pub fn open(ordinal: u32, exact: bool, cache: KernelCache) -> Result<CudaDriver, CudaError> {
+    pub fn open(ordinal: u32, cache: KernelCache) -> Result<CudaDriver, CudaError> {
         let context = Context::open(ordinal)?;
         context.enter()?;
         let staging = Staging::new(&context)?;
         let results = Results::new(&context)?;
         let workspace = allocate(WORKSPACE_BYTES)?;
-        let products = Products::new(workspace, exact)?;
+        let products = Products::new(workspace)?;
         // Gives the compute stream the greatest priority, so that steps go before copies where both need the same units
         // of the GPU.
         let (_, greatest) = stream::get_priority_range().map_err(lost)?;

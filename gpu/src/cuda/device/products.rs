@@ -17,18 +17,10 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 const PLANS_MAX: usize = 65_536;
 /// Value of the constant `CUBLAS_OP_T` (transposed operand), which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
-/// Number of activation rows for which the pinned algorithm of a matrix shape is chosen. The algorithm serves all
-/// numbers of rows, so that results do not depend on the number of rows; it must support each number in `OTHER_ROWS`
-/// too.
-const PINNED_ROWS: usize = 64;
-const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
-/// Most cuBLASLt algorithms that are tried as the pinned algorithm of a matrix, best first.
-const CANDIDATES: usize = 16;
-
 /// Shape of a matrix product, which determines its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
-    /// Number of rows; not counted in a key of pinned algorithms, where it is 0.
+    /// Number of rows.
     m: usize,
     n: usize,
     k: usize,
@@ -49,12 +41,7 @@ struct Plan {
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: DevicePtr,
-    /// Whether a matrix has one pinned algorithm for all numbers of rows, so that results do not depend on the number
-    /// of rows.
-    pinned: bool,
     plans: HashMap<Shape, Plan>,
-    /// Pinned algorithm of each shape with 0 rows. Empty if algorithms are not pinned.
-    algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
 }
 
 // SAFETY: cuBLASLt handles and descriptors may be used from any thread, by one thread at a time.
@@ -63,19 +50,13 @@ unsafe impl Send for Products {}
 impl Products {
     /// Makes a cuBLASLt handle without plans of products. `workspace` is the address of [`WORKSPACE_BYTES`] bytes of
     /// device memory.
-    pub(super) fn new(workspace: DevicePtr, pinned: bool) -> Result<Products, CudaError> {
+    pub(super) fn new(workspace: DevicePtr) -> Result<Products, CudaError> {
         let mut handle = null_mut();
         // SAFETY: cuBLASLt writes one address to a valid address.
         unsafe { calls::cublasLtCreate(&raw mut handle) }.map_err(|error| {
             CudaError::Unavailable(format!("cuBLASLt could not be started: {}", error.words()))
         })?;
-        Ok(Products {
-            handle,
-            workspace,
-            pinned,
-            plans: HashMap::new(),
-            algorithms: HashMap::new(),
-        })
+        Ok(Products { handle, workspace, plans: HashMap::new() })
     }
 
     /// Starts a matrix product on a CUDA stream, after all work requested on it before.
@@ -113,111 +94,48 @@ impl Products {
                 plan.out,
                 &raw const plan.algorithm,
                 self.workspace.0 as *mut c_void,
-                self.workspace_bytes(),
+                WORKSPACE_BYTES,
                 stream.cast(),
             )
         }
         .map_err(failed)
     }
 
-    /// Returns the size of the workspace that a matrix product may use, bytes: 0 for pinned algorithms, because an
-    /// algorithm with a workspace may add partial sums there, in an order that depends on the number of thread blocks.
-    fn workspace_bytes(&self) -> usize {
-        if self.pinned { 0 } else { WORKSPACE_BYTES }
-    }
-
-    /// Makes the plan of a matrix product and chooses its algorithm.
-    fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
+    /// Makes the plan of a matrix product and chooses its algorithm: the fastest by cuBLASLt's estimate.
+    fn plan(&self, shape: Shape) -> Result<Plan, CublasError> {
         let mut plan = Plan::new(shape)?;
-        plan.algorithm = match self.pinned {
-            false => *self.candidates(&plan, 1)?.first().ok_or(CublasError::NOTHING_FITS)?,
-            true => self.pinned_algorithm(shape)?,
-        };
-        Ok(plan)
-    }
-
-    /// Returns the pinned algorithm of a matrix shape (the same for all numbers of rows), which is chosen at the first
-    /// product with a matrix of this shape.
-    fn pinned_algorithm(&mut self, shape: Shape) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
-        let key = Shape { m: 0, ..shape };
-        if let Some(algorithm) = self.algorithms.get(&key) {
-            return Ok(*algorithm);
-        }
-        let others = OTHER_ROWS.map(|m| Plan::new(Shape { m, ..shape }));
-        let others: Vec<Plan> = others.into_iter().collect::<Result<_, _>>()?;
-        let candidates =
-            self.candidates(&Plan::new(Shape { m: PINNED_ROWS, ..shape })?, CANDIDATES)?;
-        let does_all = |algorithm: &sys::cublasLtMatmulAlgo_t| {
-            others.iter().all(|plan| self.can(plan, algorithm))
-        };
-        let algorithm = candidates.into_iter().find(does_all).ok_or(CublasError::NOTHING_FITS)?;
-        self.algorithms.insert(key, algorithm);
-        Ok(algorithm)
-    }
-
-    /// Whether a cuBLASLt algorithm can compute a matrix product within the workspace.
-    fn can(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
-        let mut found = Found::EMPTY;
-        // SAFETY: the plan of the product and so its descriptors live; one result is written to memory for one result,
-        // which `Found` has the size and alignment of.
-        let checked = unsafe {
-            calls::cublasLtMatmulAlgoCheck(
-                self.handle,
-                plan.operation,
-                plan.w,
-                plan.x,
-                plan.out,
-                plan.out,
-                algorithm,
-                (&raw mut found).cast(),
-            )
-        };
-        checked.is_ok() && found.status == 0 && found.workspace_bytes <= self.workspace_bytes()
-    }
-
-    /// Returns at most `most` algorithms for a matrix product, in cuBLASLt's order: the fastest by its estimate first.
-    fn candidates(
-        &self,
-        plan: &Plan,
-        most: usize,
-    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         let mut preference = null_mut();
         // SAFETY: cuBLASLt writes one address to a valid address.
         unsafe { calls::cublasLtMatmulPreferenceCreate(&raw mut preference) }?;
-        let found = self.candidates_by(plan, most, preference);
+        let found = self.fastest(&plan, preference);
         // SAFETY: the preference for algorithms was made by this function, and this is its last use.
         unsafe { calls::cublasLtMatmulPreferenceDestroy(preference) }?;
-        found
+        plan.algorithm = found?;
+        Ok(plan)
     }
 
-    fn candidates_by(
+    fn fastest(
         &self,
         plan: &Plan,
-        most: usize,
         preference: sys::cublasLtMatmulPreference_t,
-    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
+    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t::{
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as REDUCTION,
         };
-        use sys::cublasLtReductionScheme_t::{
-            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as IN_F32,
-            CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
-        };
-        let workspace = self.workspace_bytes();
-        // Excludes algorithms that round partial sums to bf16 before adding them. If results must not depend on the
-        // number of rows, excludes all algorithms that split sums, because the split may differ between numbers of
-        // rows.
-        let reduction = if self.pinned { NONE as u32 } else { IN_F32 as u32 };
-        let mut found = [Found::EMPTY; CANDIDATES];
+        use sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as IN_F32;
+        // Excludes algorithms that round partial sums to bf16 before adding them.
+        let reduction = IN_F32 as u32;
+        let mut found = Found::EMPTY;
         let mut count = 0;
         // SAFETY: the preference for algorithms was just made and the plan's descriptors live; each attribute is read
-        // from a value of its type; no more results are written than the array holds, whose elements have the size and
-        // alignment of cuBLASLt's results.
+        // from a value of its type; at most one result is written, to memory for one result, which `Found` has the size
+        // and alignment of.
         unsafe {
             let set = |which, value: *const c_void, size| {
                 calls::cublasLtMatmulPreferenceSetAttribute(preference, which, value, size)
             };
+            let workspace = WORKSPACE_BYTES;
             set(WORKSPACE, (&raw const workspace).cast(), size_of_val(&workspace))?;
             set(REDUCTION, (&raw const reduction).cast(), size_of_val(&reduction))?;
             calls::cublasLtMatmulAlgoGetHeuristic(
@@ -228,13 +146,15 @@ impl Products {
                 plan.out,
                 plan.out,
                 preference,
-                most.min(CANDIDATES) as i32,
-                found.as_mut_ptr().cast(),
+                1,
+                (&raw mut found).cast(),
                 &raw mut count,
             )?;
         }
-        let written = found.iter().take(count.max(0) as usize);
-        Ok(written.filter(|one| one.status == 0).map(|one| one.algorithm).collect())
+        if count < 1 || found.status != 0 {
+            return Err(CublasError::NOTHING_FITS);
+        }
+        Ok(found.algorithm)
     }
 }
 

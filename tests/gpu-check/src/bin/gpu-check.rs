@@ -100,68 +100,44 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     // models of the checks.
     let held = Context::open(options.ordinal)?;
     let cache = std::env::temp_dir().join("tiercel-gpu-check");
-    let driver = |exact| {
+    let driver = || {
         let cache = KernelCache::new(Some(cache.clone()));
-        Ok(CudaDriver::open(options.ordinal, exact, cache)?)
+        Ok(CudaDriver::open(options.ordinal, cache)?)
     };
     // Measure the speed first: if the run is cut off, the checks of results can be repeated on any GPU, the speed only
     // on this one.
     for name in PARTS.into_iter().chain([KERNELS]).filter(|name| options.parts.contains(name)) {
-        match name {
-            // Check operations and models twice: with matrix products as a server uses them by default (cuBLASLt chooses
-            // the algorithm by size), and with exact products (one algorithm for all sizes).
-            "rows" | "quantized" | "models" => {
-                for (products, exact) in
-                    [("by cuBLASLt's choice", false), ("of one algorithm", true)]
-                {
-                    part(&format!("{name}, products {products}"), report, |report| {
-                        check_products(name, &|| driver(exact), exact, report)
-                    });
-                }
-            }
-            _ => part(name, report, |report| check_part(name, &driver, options, report)),
-        }
+        part(name, report, |report| check_part(name, &driver, options, report));
     }
     Ok(held.name())
 }
 
-/// Runs one of the parts whose results depend on how matrix products are computed.
-fn check_products(
-    name: &str,
-    open: &dyn Fn() -> Result<CudaDriver, CheckError>,
-    exact: bool,
-    report: &mut Report,
-) -> Result<(), CheckError> {
-    match name {
-        "rows" => check_rows(open, report),
-        "quantized" => QUANTIZED_CASES
-            .into_iter()
-            .try_for_each(|case| check_quantized(open, exact, case, report)),
-        _ => check_models(open, exact, report),
-    }
-}
-
-/// Runs one of the other parts. `driver` opens the GPU, with exact products or without.
+/// Runs the checks of a part. `open` opens the GPU.
 fn check_part(
     name: &str,
-    driver: &dyn Fn(bool) -> Result<CudaDriver, CheckError>,
+    open: &dyn Fn() -> Result<CudaDriver, CheckError>,
     options: &Options,
     report: &mut Report,
 ) -> Result<(), CheckError> {
-    let (fast, exact) = (|| driver(false), || driver(true));
     match name {
-        "speed" => measure_speed(&fast, &eight_billion(), report),
-        "premium" => measure_premium(&fast, &premium(), report),
-        "attention" => check_attention(&exact, report),
-        "reference" => check_reference(&exact, &options.reference, report),
-        "sampling" => check_sampling(&exact, report),
-        "steps" => check_steps(&exact, report),
-        "copies" => check_copies(&exact, 1, report),
+        "speed" => measure_speed(open, &eight_billion(), report),
+        "premium" => measure_premium(open, &premium(), report),
+        "rows" => check_rows(open, report),
+        "quantized" => [false, true].into_iter().try_for_each(|exact| {
+            let mut cases = QUANTIZED_CASES.into_iter();
+            cases.try_for_each(|case| check_quantized(open, exact, case, report))
+        }),
+        "models" => check_models(open, report),
+        "attention" => check_attention(open, report),
+        "reference" => check_reference(open, &options.reference, report),
+        "sampling" => check_sampling(open, report),
+        "steps" => check_steps(open, report),
+        "copies" => check_copies(open, 1, report),
         "faults" => {
-            check_faults(&exact, report)?;
-            lose_device(driver(false)?, report)
+            check_faults(open, report)?;
+            lose_device(open()?, report)
         }
-        _ => run_each_step(&fast, &two_layers()),
+        _ => run_each_step(open, &two_layers()),
     }
 }
 

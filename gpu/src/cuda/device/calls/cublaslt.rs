@@ -110,11 +110,6 @@ calls! {
         preference: cublasLtMatmulPreference_t, most: c_int, found: *mut cublasLtMatmulHeuristicResult_t,
         count: *mut c_int,
     );
-    fn cublasLtMatmulAlgoCheck(
-        handle: cublasLtHandle_t, operation: cublasLtMatmulDesc_t, a: cublasLtMatrixLayout_t,
-        b: cublasLtMatrixLayout_t, c: cublasLtMatrixLayout_t, d: cublasLtMatrixLayout_t,
-        algorithm: *const cublasLtMatmulAlgo_t, found: *mut cublasLtMatmulHeuristicResult_t,
-    );
     fn cublasLtMatmul(
         handle: cublasLtHandle_t, operation: cublasLtMatmulDesc_t, alpha: *const c_void, a: *const c_void,
         a_layout: cublasLtMatrixLayout_t, b: *const c_void, b_layout: cublasLtMatrixLayout_t, beta: *const c_void,
