@@ -80,6 +80,36 @@ __device__ __forceinline__ void load_tiles_transposed(u32 tiles[4], const bf16 *
                  : "r"(address)
                  : "memory");
 }
+
+// Loads four tiles of 8 x 8 from shared memory: lane `i` passes the address of row `i % 8` of tile `i / 8`.
+__device__ __forceinline__ void load_tiles(u32 tiles[4], const bf16 *row) {
+    u32 address = (u32)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// Returns 2 to the power of `value`, or 0 where that is below the smallest normal number.
+__device__ __forceinline__ float power_of_two(float value) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// Starts a copy of `BYTES` bytes (4, 8 or 16) from global memory to shared memory; wait_for_copies waits for the end.
+template <u32 BYTES>
+__device__ __forceinline__ void start_copy(void *to, const void *from) {
+    u32 address = (u32)__cvta_generic_to_shared(to);
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(address), "l"(from) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" : : "r"(address), "l"(from), "n"(BYTES) : "memory");
+    }
+}
+
+// Waits for the end of all copies that this thread has started.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 #endif
 
 __device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP; }

@@ -157,6 +157,6 @@ impl<D: Driver> CudaOps<D> {
             scale,
         ];
         let block = (ATTENTION_THREADS, self.shape.tiles_shared_bytes());
-        self.launch_shared("attention_prefill", (tiles.tiles, kv.kv_heads), block, &args);
+        self.launch_shared("attention_prefill", (kv.kv_heads, tiles.tiles), block, &args);
     }
 }

@@ -4,6 +4,7 @@
 use super::driver::KernelShape;
 use super::shapes::TILE;
 use crate::SeqRows;
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Most spans, over all rows, that one launch of the kernel `attention_rows` computes before they are combined. The
@@ -173,15 +174,21 @@ fn span_group(rows: &[(usize, Range<usize>)], cut: Cut, words: &mut Words) -> Sp
 fn tiles(seqs: &[SeqRows], starts: &[usize], cut: Cut, words: &mut Words) -> Option<Tiles> {
     let several = |(seq, _): &(&SeqRows, &usize)| !cut.exact && seq.rows.len() > 1;
     let seqs: Vec<_> = seqs.iter().zip(starts).filter(several).collect();
-    let tiles: Vec<(usize, usize)> = seqs
+    let queries = cut.shape.queries;
+    let mut tiles: Vec<(usize, usize)> = seqs
         .iter()
         .enumerate()
         .flat_map(|(number, (seq, _))| {
-            let tiles = (seq.rows.len() * cut.shape.queries).div_ceil(TILE);
-            // Starts the later tiles of a prompt first, because they attend to more keys and take longer.
-            (0..tiles).rev().map(move |tile| (number, tile))
+            let tiles = (seq.rows.len() * queries).div_ceil(TILE);
+            (0..tiles).map(move |tile| (number, tile))
         })
         .collect();
+    // Starts the tiles first that end at the latest positions, because they attend to most keys and take longest.
+    tiles.sort_by_key(|(number, tile)| {
+        let seq = seqs[*number].0;
+        let rows = ((tile + 1) * TILE).div_ceil(queries).min(seq.rows.len());
+        Reverse(seq.first_pos as usize + rows)
+    });
     (!tiles.is_empty()).then(|| Tiles {
         sequences: words.put(seqs.iter().flat_map(|(seq, start)| {
             [seq.rows.start, seq.rows.len(), seq.first_pos as usize, **start]
@@ -235,9 +242,19 @@ mod tests {
         assert_eq!(words(&layout, group.span_counts, group.spans), [3, 3, 3, 1]);
         let tiles = layout.tiles.as_ref().expect("50 rows of 3 query heads");
         assert_eq!(words(&layout, tiles.sequences, 4), [1, 50, 0, 10]);
-        assert_eq!(words(&layout, tiles.tile_numbers, tiles.tiles), [2, 1, 0]);
+        assert_eq!(words(&layout, tiles.tile_numbers, tiles.tiles), [1, 0]);
         let exact = lay_out(&seqs, 52, Cut { exact: true, ..CUT });
         assert_eq!((exact.tiles, exact.groups[0].spans), (None, 3 + 32 + 18 * 2 + 1));
+    }
+
+    #[test]
+    fn tiles_that_end_late_start_first() {
+        let table: Vec<u32> = (0..20).collect();
+        let seqs = [seq(0..50, 0, &table), seq(50..60, 250, &table), seq(60..150, 20, &table)];
+        let tiles = lay_out(&seqs, 150, CUT);
+        let list = tiles.tiles.as_ref().expect("tiles of three sequences");
+        assert_eq!(words(&tiles, list.tile_sequences, list.tiles), [1, 2, 2, 2, 0, 0]);
+        assert_eq!(words(&tiles, list.tile_numbers, list.tiles), [0, 2, 1, 0, 1, 0]);
     }
 
     #[test]

@@ -150,11 +150,15 @@ impl KernelShape {
         places.max(sums) as u32
     }
 
-    /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: a tile of keys and a tile
-    /// of values in bf16, and their scales in f32 if the KV cache is in 8 bits.
+    /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: queries, keys and values in
+    /// bf16, two pointers for each key of two tiles; and, if the KV cache is in 8 bits, scales of keys and values in f32
+    /// and elements before their conversion, of which each thread has as many.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
-        let scale_bytes = if self.q8 { 4 } else { 0 };
-        (2 * shapes::TILE_KEYS * ((self.head_dim + 8) * 2 + scale_bytes)) as u32
+        let elements = (shapes::TILE + 2 * shapes::TILE_KEYS) * (self.head_dim + 8) * 2;
+        let pointers = 2 * shapes::TILE_KEYS * 16;
+        let stored = 2 * 4 + (self.head_dim / 8).next_power_of_two() * 8;
+        let stored = if self.q8 { shapes::TILE_KEYS * stored } else { 0 };
+        (elements + pointers + stored) as u32
     }
 }
 
@@ -187,7 +191,7 @@ impl KernelShape {
                     let resident = if self.head_dim > 128 { 2 } else { 3 };
                     (ATTENTION_THREADS, self.rows_shared_bytes(), resident)
                 }
-                "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 1),
+                "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 2),
                 _ => (ROW_THREADS_MAX, 0, 1),
             };
             LargestLaunch { kernel, threads, shared_bytes, resident }

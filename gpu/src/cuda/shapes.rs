@@ -17,8 +17,8 @@ pub const TILED_HEAD_DIM_UNIT: usize = 16;
 
 /// Warps per thread block of the kernels `attention_rows` and `attention_prefill`.
 pub const ATTENTION_WARPS: usize = 4;
-/// Pairs of a row and a query head that a thread block of the kernel `attention_prefill` computes: 16 for each warp.
-pub const TILE: usize = 16 * ATTENTION_WARPS;
+/// Pairs of a row and a query head that a thread block of the kernel `attention_prefill` computes: 32 for each warp.
+pub const TILE: usize = 32 * ATTENTION_WARPS;
 /// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
 pub const TILE_KEYS: usize = 64;
 /// Most query heads that a thread block of the kernel `attention_rows` computes: the columns of a tensor core's tile.

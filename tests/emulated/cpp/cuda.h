@@ -88,6 +88,19 @@ static inline unsigned short to_bf16(float value) {
 
 static inline unsigned to_bf16x2(float low, float high) { return to_bf16(low) | (unsigned)to_bf16(high) << 16; }
 
+// Emulates ex2.approx.ftz: results below the smallest normal number are 0.
+static inline float power_of_two(float value) {
+    float result = exp2f(value);
+    return result < 0x1p-126f ? 0.0f : result;
+}
+
+// Copies at once; a GPU copies later, until the wait. Addresses must be aligned to the size of the copy.
+template <unsigned BYTES> static inline void start_copy(void *to, const void *from) {
+    if ((uintptr_t)to % BYTES || (uintptr_t)from % BYTES) abort();
+    memcpy(to, from, BYTES);
+}
+static inline void wait_for_copies() {}
+
 // Part of a tile product's operands that one lane passes to the other lanes.
 struct TileParts {
     unsigned a[4], b[2];
@@ -112,18 +125,33 @@ static inline void multiply_tiles(float sum[4], const unsigned a[4], const unsig
     }
 }
 
+// Returns element `column` of row `row` of tile `tile`; `all` has the address of a row of eight elements of each lane.
+static inline unsigned tile_element(const unsigned char *all, unsigned tile, unsigned row, unsigned column) {
+    const unsigned short *from;
+    memcpy(&from, all + (tile * 8 + row) * 64, sizeof from);
+    return from[column];
+}
+
+// Passes the lanes' addresses of rows to each other. ldmatrix requires that rows start at multiples of 16 bytes.
+static inline const unsigned char *exchange_rows(const unsigned short *row) {
+    if ((uintptr_t)row % 16) abort();
+    return emulated::exchange(&row, sizeof row);
+}
+
+// Emulates ldmatrix.x4: register t of lane l gets columns 2 (l%4) and the next, in row l/4, of tile t.
+static inline void load_tiles(unsigned tiles[4], const unsigned short *row) {
+    const unsigned char *all = exchange_rows(row);
+    unsigned lane = threadIdx.x % 32, column = 2 * (lane % 4);
+    for (unsigned t = 0; t < 4; t++) {
+        tiles[t] = tile_element(all, t, lane / 4, column) | tile_element(all, t, lane / 4, column + 1) << 16;
+    }
+}
+
 // Emulates ldmatrix.x4.trans: register t of lane l gets rows 2 (l%4) and the next, in column l/4, of tile t.
 static inline void load_tiles_transposed(unsigned tiles[4], const unsigned short *row) {
-    // ldmatrix requires that rows start at multiples of 16 bytes.
-    if ((uintptr_t)row % 16) abort();
-    const unsigned char *all = emulated::exchange(&row, sizeof row);
-    unsigned lane = threadIdx.x % 32;
+    const unsigned char *all = exchange_rows(row);
+    unsigned lane = threadIdx.x % 32, first = 2 * (lane % 4);
     for (unsigned t = 0; t < 4; t++) {
-        auto element = [&](unsigned number) {
-            const unsigned short *from;
-            memcpy(&from, all + (t * 8 + number) * 64, sizeof from);
-            return (unsigned)from[lane / 4];
-        };
-        tiles[t] = element(2 * (lane % 4)) | element(2 * (lane % 4) + 1) << 16;
+        tiles[t] = tile_element(all, t, first, lane / 4) | tile_element(all, t, first + 1, lane / 4) << 16;
     }
 }
