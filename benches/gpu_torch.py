@@ -71,6 +71,7 @@ def median_ms(run):
 
 def graph_of(run):
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
             run()
