@@ -11,7 +11,8 @@
 //! | `steps` | two steps in flight against one step at a time |
 //! | `copies` | block copies to the host pool and back |
 //! | `faults` | too little memory, refused launches, a lost device |
-//! | `speed` | speed of decode and prefill, and of decode while blocks are copied |
+//! | `speed` | speed of decode and prefill |
+//! | `beside_copies` | decode as the engine runs it, while blocks are copied |
 //! | `quantized_speed` | speed of products with quantized matrices |
 //! | `link` | rate of block copies to and from the host pool, against one large copy |
 //! | `pace` | decode as the engine runs it, with two steps in flight |
@@ -22,6 +23,7 @@
 //! emulator, so that the checks themselves are tested without a GPU.
 
 mod attention;
+mod beside_copies;
 mod copies;
 mod faults;
 mod link;

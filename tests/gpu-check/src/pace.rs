@@ -14,6 +14,9 @@ use tiercel_model::runner::ModelRunner;
 /// GPU's work in it, percent.
 const MOST_GAPS: f64 = 3.0;
 
+/// Most runs of steps on one runner: two of [`measure_pace`] and two of [`run_queued`].
+const RUNS: usize = 4;
+
 /// Size of the decode steps to measure: `steps` steps of `seqs` sequences that have `context` tokens, sampled on the
 /// device.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +84,7 @@ fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<()
 /// Returns decode step `id`, which computes position `context + ahead` of each sequence. Its input tokens are those
 /// that step `id - 1` samples.
 fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
-    let blocks = (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size) as u32;
+    let blocks = positions(pace).div_ceil(pace.block_size) as u32;
     let slice = |seq: usize| SeqSlice {
         seq: SeqId(seq as u64),
         first_pos: (pace.context + ahead) as u32,
@@ -95,7 +98,23 @@ fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
 
 /// Returns the number of KV blocks that the decode steps of the measurement `pace` need.
 pub(crate) fn blocks(pace: Pace) -> usize {
-    pace.seqs * (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size)
+    pace.seqs * positions(pace).div_ceil(pace.block_size)
+}
+
+/// Returns the number of positions that a sequence has after all runs of the measurement `pace`.
+pub(crate) fn positions(pace: Pace) -> usize {
+    pace.context + RUNS * (pace.steps + 1) + 1
+}
+
+/// Runs decode steps with two in flight once more, after [`measure_pace`]; `number` counts these runs from 0. Returns the
+/// mean time from the end of a step to the end of the next, us.
+pub(crate) fn run_queued<O: Ops + 'static>(
+    runner: &mut ModelRunner<O>,
+    pace: Pace,
+    number: u64,
+) -> Result<f64, CheckError> {
+    let first = 2 + (2 + number) * (pace.steps as u64 + 1);
+    Ok(steps(runner, pace, first, true)?.step_us)
 }
 
 fn steps<O: Ops + 'static>(

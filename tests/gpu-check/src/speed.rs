@@ -1,17 +1,14 @@
 //! Measures a GPU's speed with a model: decode and prefill against the memory bandwidth and matrix throughput of the
-//! same GPU, and decode while KV blocks are copied.
+//! same GPU.
 
 use crate::CheckError;
+use crate::beside_copies::measure_beside_copies;
 use crate::link;
 use crate::pace::{self, Pace, measure_pace};
 use crate::quantized_speed::measure_products;
 use crate::report::Report;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tiercel_device::{
-    BlockId, Clock, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair, HostBlockId,
-    QueuedCopier,
-};
+use tiercel_device::{BlockId, Clock, QueuedCopier};
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Draw, MatrixPart, Ops, RowInput, SeqRows, SourceType, TensorUse, WeightFormat};
 use tiercel_model::arch::ModelConfig;
@@ -55,8 +52,6 @@ impl SpeedPlan {
 /// Number of steps that are submitted without waiting between them, so that the GPU's time is measured without the
 /// CPU's.
 const AT_ONCE: usize = 8;
-/// Maximum by which copies that run at the same time may lengthen the median decode step, percent.
-const MOST_ADDED: f64 = 5.0;
 /// Goal for decode steps of up to 16 sequences: at least this share of the GPU's measured memory bandwidth, percent.
 const DECODE_AIM: f64 = 80.0;
 
@@ -98,8 +93,7 @@ pub fn measure_speed<D: Driver>(
     let range = link::Range { first, blocks, block_bytes: kv.block_bytes() };
     let sequence = (plan.resumed_tokens / kv.block_size) as u32;
     link::measure_link(&mut copier, range, sequence, plan.judged, report)?;
-    bench.beside_copies(plan, copier, blocks, report)?;
-    bench.pace(plan, report)
+    bench.pace(plan, copier, range, report)
 }
 
 /// Runs each decode and prefill step of a plan twice, without measuring it: for a profiler.
@@ -204,9 +198,8 @@ impl<D: Driver> Bench<D> {
         let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
         let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
         let most_tokens = plan.prefills.iter().copied().max().unwrap_or(1).max(most_seqs);
-        // The measurement with two steps in flight decodes this many tokens beyond the context.
-        let further = 2 * plan.repeats + 3;
-        let longest = plan.decodes.iter().map(|(_, context)| context + further).max().unwrap_or(1);
+        let longest = plan.decodes.iter().map(|(_, context)| *context).max().unwrap_or(1);
+        let longest = longest.max(plan.pace().map_or(0, pace::positions));
         let limits = DecoderLimits {
             max_batched_tokens: most_tokens.next_multiple_of(16),
             // Steps that are replayed as CUDA graphs are padded to certain numbers of rows, at most to the next
@@ -283,9 +276,15 @@ impl<D: Driver> Bench<D> {
         Ok(all_us / AT_ONCE as f64)
     }
 
-    /// Measures decode steps as the engine runs them: with sampling, once one step at a time and once with two steps in
-    /// flight.
-    fn pace(mut self, plan: &SpeedPlan, report: &mut Report) -> Result<(), CheckError> {
+    /// Measures decode steps as the engine runs them: with sampling, one step at a time, with two steps in flight, and
+    /// beside copies of the blocks `range`.
+    fn pace(
+        mut self,
+        plan: &SpeedPlan,
+        copier: impl QueuedCopier,
+        range: link::Range,
+        report: &mut Report,
+    ) -> Result<(), CheckError> {
         let Some(pace) = plan.pace() else { return Ok(()) };
         let device_us = self.device_us(pace)?;
         let limits = RunnerLimits {
@@ -294,7 +293,8 @@ impl<D: Driver> Bench<D> {
             max_sequences: pace.seqs,
         };
         let mut runner = ModelRunner::new(self.ops, self.decoder, limits);
-        measure_pace(&mut runner, pace, device_us, plan.judged, report)
+        measure_pace(&mut runner, pace, device_us, plan.judged, report)?;
+        measure_beside_copies(&mut runner, pace, copier, range, plan.judged, report)
     }
 
     /// Returns the number of weight bytes that a step reads.
@@ -355,59 +355,6 @@ impl<D: Driver> Bench<D> {
         }
         Ok(())
     }
-
-    /// Measures the median decode step alone, and while KV blocks that the step does not use are copied out and in
-    /// without a pause.
-    fn beside_copies(
-        &mut self,
-        plan: &SpeedPlan,
-        mut copier: impl QueuedCopier,
-        blocks: u32,
-        report: &mut Report,
-    ) -> Result<(), CheckError> {
-        let (seqs, context) = plan.decodes.last().copied().unwrap_or((1, 16));
-        let alone_us = self.step_us((seqs, context, 1), plan.repeats)?;
-        let stop = AtomicBool::new(false);
-        let (first, block_bytes) = (self.kv.blocks - 1 - blocks, self.kv.block_bytes());
-        let (beside_us, bytes_per_s) = std::thread::scope(|scope| {
-            let copying =
-                scope.spawn(|| copy_until(&stop, &mut copier, (first, blocks), block_bytes));
-            let beside_us = self.step_us((seqs, context, 1), plan.repeats);
-            stop.store(true, Ordering::Relaxed);
-            (beside_us, copying.join())
-        });
-        let beside_us = beside_us?;
-        let bytes_per_s =
-            bytes_per_s.map_err(|_| CopyError::Failed("the copier panicked".into()))??;
-        let what = format!("decode of {seqs} beside copies at {:.1} GB/s", bytes_per_s / 1e9);
-        report.measured(&what, format!("{:.2} ms, alone {:.2}", beside_us / 1e3, alone_us / 1e3));
-        let added = 100.0 * (beside_us / alone_us - 1.0);
-        match plan.judged {
-            true => report.at_most(&format!("{what}: longer by"), added, MOST_ADDED, "%"),
-            false => report.measured(&format!("{what}: longer by"), format!("{added:.0} %")),
-        }
-        Ok(())
-    }
-}
-
-/// Copies KV blocks out and in until `stop` is set; returns the copy rate, bytes/s.
-fn copy_until(
-    stop: &AtomicBool,
-    copier: &mut impl QueuedCopier,
-    (first, blocks): (u32, u32),
-    block_bytes: usize,
-) -> Result<f64, CheckError> {
-    let (clock, mut bytes) = (Clock::wall(), 0.0);
-    let start = clock.now();
-    while !stop.load(Ordering::Relaxed) {
-        for direction in [CopyDirection::Out, CopyDirection::In] {
-            let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(i) };
-            let pairs = (0..blocks).map(pair).collect();
-            copier.copy(&CopyBatch::needed(CopyId(1), direction, pairs))?;
-            bytes += f64::from(blocks) * block_bytes as f64;
-        }
-    }
-    Ok(bytes / clock.now().since_us(start).max(1) as f64 * 1e6)
 }
 
 /// Returns the median time of `repeats` runs, after one warm-up run, us.

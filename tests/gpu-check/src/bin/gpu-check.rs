@@ -159,9 +159,9 @@ fn premium() -> PremiumPlan {
         model: LLAMA_8B.to_owned(),
         blocks: (4_096, 4_096),
         background: (64, 1024, 1024),
-        premium: (60, 500_000, 512, 64),
+        premium: (50, 400_000, 512, 64),
         step: (64, 2048),
-        warmup_us: 10_000_000,
+        warmup_us: 6_000_000,
     }
 }
 
