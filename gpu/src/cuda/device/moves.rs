@@ -42,7 +42,7 @@ impl Moves {
     }
 
     /// Returns the stream of the moves.
-    pub(super) fn stream(&self) -> CUstream {
+    pub(super) fn stream(self) -> CUstream {
         self.stream
     }
 
@@ -51,7 +51,7 @@ impl Moves {
     /// # Safety
     /// Both ranges have `bytes` bytes, live until the stream has reached the move, and are not written until then.
     pub(super) unsafe fn to_device(
-        &self,
+        self,
         to: DevicePtr,
         from: *const u8,
         bytes: usize,
@@ -70,7 +70,7 @@ impl Moves {
     /// # Safety
     /// As for [`Moves::to_device`]; and the host does not read its range until the stream has reached the move.
     pub(super) unsafe fn to_host(
-        &self,
+        self,
         to: *mut u8,
         from: DevicePtr,
         bytes: usize,
@@ -84,15 +84,15 @@ impl Moves {
     }
 
     /// Returns the kernel if it is loaded and can move the range; `addresses` is the bitwise or of both addresses.
-    fn kernel_for(&self, addresses: u64, bytes: usize) -> Option<CUfunction> {
-        let whole_words = addresses % 4 == 0 && bytes.is_multiple_of(4);
+    fn kernel_for(self, addresses: u64, bytes: usize) -> Option<CUfunction> {
+        let whole_words = addresses.is_multiple_of(4) && bytes.is_multiple_of(4);
         self.kernel.filter(|_| whole_words && (1..=BY_KERNEL_BYTES).contains(&bytes))
     }
 
     /// # Safety
     /// The kernel is `move_words` and stays loaded; the rest is the promise of [`Moves::to_device`].
     unsafe fn launch(
-        &self,
+        self,
         kernel: CUfunction,
         mut to: u64,
         mut from: u64,
