@@ -9,6 +9,7 @@
 //! | `reference` | logits and greedy tokens of checkpoints, against those that transformers computed |
 //! | `sampling` | tokens drawn on the device against the host's sampler |
 //! | `steps` | two steps in flight against one step at a time |
+//! | `swaps` | tokens of an engine that swaps, against those of each request alone |
 //! | `copies` | block copies to the host pool and back |
 //! | `faults` | too little memory, refused launches, a lost device |
 //! | `speed` | speed of decode and prefill |
@@ -39,6 +40,7 @@ mod rows;
 mod sampling;
 mod speed;
 mod steps;
+mod swaps;
 
 pub use attention::check_attention;
 pub use copies::check_copies;
@@ -52,6 +54,7 @@ pub use rows::check_rows;
 pub use sampling::check_sampling;
 pub use speed::{SpeedPlan, measure_speed, run_each_step};
 pub use steps::check_steps;
+pub use swaps::check_swaps;
 
 use tiercel_device::{CopyError, StepError};
 use tiercel_gpu::OpError;

@@ -13,7 +13,7 @@ use tiercel_gpu::cuda::tested_shapes;
 use tiercel_gpu_check::{
     CheckError, PremiumPlan, QUANTIZED_CASES, QuantizedCase, Report, SpeedPlan, check_attention,
     check_copies, check_faults, check_models, check_quantized, check_reference, check_rows,
-    check_sampling, check_steps, measure_premium, measure_speed, run_each_step,
+    check_sampling, check_steps, check_swaps, measure_premium, measure_speed, run_each_step,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -141,6 +141,14 @@ fn copies() {
     let mut report = Report::default();
     check_copies(&open, 64, &mut report).unwrap();
     assert_met(&report, 1 + 2 * 2 + 1);
+}
+
+#[test]
+fn swaps() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/tiny");
+    let mut report = Report::default();
+    check_swaps(&open, &folder, 30, &mut report).unwrap();
+    assert_met(&report, 3);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt. The full run needs 40 GB of device memory, for a model of 8B Llama
 //! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run, in this order: `speed`,
-//! `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `copies`, `faults`. The part
+//! `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `swaps`, `copies`, `faults`. The part
 //! `kernels` runs only if it is named: each measured step twice with two layers, for a profiler. The reference checkpoints,
 //! whose logits Hugging Face transformers computed, are in `tests/reference/tiny` of the project, or in the folder given by
 //! `--reference`.
@@ -16,11 +16,11 @@ use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
     CheckError, PremiumPlan, QUANTIZED_CASES, Report, SpeedPlan, check_attention, check_copies,
     check_faults, check_models, check_quantized, check_reference, check_rows, check_sampling,
-    check_steps, lose_device, measure_premium, measure_speed, run_each_step,
+    check_steps, check_swaps, lose_device, measure_premium, measure_speed, run_each_step,
 };
 
 /// Parts of the check that run without being named, in order; `--quick` leaves the first two out.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "speed",
     "premium",
     "rows",
@@ -30,9 +30,13 @@ const PARTS: [&str; 11] = [
     "reference",
     "sampling",
     "steps",
+    "swaps",
     "copies",
     "faults",
 ];
+/// Output of each request of the part `swaps`, tokens: so long that premium requests arrive before the background requests
+/// have ended.
+const SWAPPED_TOKENS: u32 = 200;
 /// Part that only a profiler needs.
 const KERNELS: &str = "kernels";
 
@@ -132,6 +136,7 @@ fn check_part(
         "reference" => check_reference(open, &options.reference, report),
         "sampling" => check_sampling(open, report),
         "steps" => check_steps(open, report),
+        "swaps" => check_swaps(open, &options.reference, SWAPPED_TOKENS, report),
         "copies" => check_copies(open, 1, report),
         "faults" => {
             check_faults(open, report)?;
