@@ -2,7 +2,7 @@
 """What open live pages cost a full server, and whether the pages stay as light as they were.
 
     cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
-    cargo build --release && python3 benches/dashboard.py planning      # the time of planning with five pages and without
+    cargo build --release && python3 benches/dashboard.py planning      # the time of planning with the requests of five pages and without
     cargo build --release && python3 benches/dashboard.py documents     # the same without a browser
 
 10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the time of planning and of all the host's work
@@ -11,14 +11,16 @@ open for MINUTES (20 unless stated). Printed every half minute are, for the heav
 garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
 
 `planning`: 10,300 sequences wait while 16 run, in steps of 2 ms. The server's engine thread has one processor, and all other threads of the
-server, Chromium and this script have another. Blocks of 5 s without a page (A) and with five pages in one window (B), of which one is
-visible, come in the order A B B A, five times. Printed are p50 and p99 over all steps of A and of B, and the ratio of the two p99 with a 95 % bootstrap interval.
+server and this script have another. Blocks of 5 s without pages (A) and with the requests of five visible pages (B) come in the order
+A B B A, twelve times; a plain client sends the requests (two documents a second and an event stream for each page), because a browser
+that draws five pages in software needs a third processor. Printed are p50 and p99 over all steps of A and of B, and the ratio of
+the two p99 with a 95 % bootstrap interval.
 
 `documents`: planning and the host's work without requests from operators, and with 10 requests a second for the document that
 pages poll (as five pages send), in two turns of 25 s each.
 """
 
-import os, sys, tempfile, threading, time
+import http.client, os, socket, sys, tempfile, threading, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "clients"))
@@ -29,6 +31,9 @@ from operators import PORT, PROFILE, TIMES, Server, Steps, block, engine_of, hos
 TURN_S = 30
 TURNS = 3
 REPORT_S = 30
+# Document that pages poll, and how often a visible page asks for it.
+DOCUMENT = "/control/v1/live"
+DOCUMENTS_PER_S = 2
 URL = f"http://127.0.0.1:{PORT + 1}/dashboard"
 
 
@@ -83,27 +88,23 @@ def compare(server, browser, number):
     return pages
 
 
-def planning(number=5, rounds=5):
-    """Compares the host's times with pages and without, on processors of their own."""
+def planning(number=5, rounds=12):
+    """Compares the host's times with the requests of pages and without, on processors of their own."""
     server = started(PROFILE.replace("step_base_us = 20000.0", "step_base_us = 2000.0"), 16)
     engine = engine_of(server)
     fill(server)
     pin(server, engine)
-    browser = Browser()
     steps, pairs = Steps(server), []
     try:
         for _ in range(rounds):
             before, _ = block(steps, None)
-            pages = opened(browser, number)
-            time.sleep(2)
-            with_pages = [block(steps, None)[0] for _ in range(2)]
-            for page in pages:
-                page.send("Page.close")
-            time.sleep(2)
+            streams = [listening() for _ in range(number)]
+            with_pages = [block(steps, DOCUMENT, number * DOCUMENTS_PER_S)[0] for _ in range(2)]
+            for listener in streams:
+                listener.sock.shutdown(socket.SHUT_RDWR)
             pairs += zip((before, block(steps, None)[0]), with_pages)
             print(f"{len(pairs)} pairs of blocks", flush=True)
     finally:
-        browser.close()
         server.stop()
     for name in TIMES:
         without, those_with = (" ".join(f"p{round(part * 100)} {percentile([pair[at][name] for pair in pairs], part)} us" for part in (0.5, 0.99))
@@ -111,6 +112,24 @@ def planning(number=5, rounds=5):
         ratio, low, high = interval(pairs, name)
         print(f"{number} pages, {name}: without {without}; with {those_with}; p99 {ratio - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%}), "
               f"{sum(pair[1][name].total() for pair in pairs)} steps with pages")
+
+
+def listening():
+    """Opens an event stream, as a page does, and reads it in a thread."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT + 1, timeout=600)
+    connection.request("GET", "/control/v1/events")
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.status
+
+    def read():
+        try:
+            while answer.read(1 << 12):
+                pass
+        except (OSError, http.client.HTTPException):
+            pass  # the stream was closed
+
+    threading.Thread(target=read, daemon=True).start()
+    return connection
 
 
 def figures(page):
@@ -147,7 +166,7 @@ def documents():
             began, sent = time.monotonic(), 0
             while time.monotonic() - began < 25:
                 if rate:
-                    server.get(PORT + 1, "/control/v1/live")
+                    server.get(PORT + 1, DOCUMENT)
                 sent += 1
                 time.sleep(max(0, began + sent / (rate or 1) - time.monotonic()))
             planning, host = (sorted(times) for times in host_times(server, last)[0])

@@ -258,8 +258,8 @@ def percentile(histograms, part):
             return value
 
 
-def block(steps, path):
-    """Returns the times of the steps of 5 s, with 50 requests a second for a path of the control API, or none."""
+def block(steps, path, per_s=PER_S):
+    """Returns the times of the steps of 5 s, with `per_s` requests a second for a path of the control API, or none."""
     connection = http.client.HTTPConnection("127.0.0.1", PORT + 1, timeout=30)
     steps.new()
     began, sent = time.monotonic(), 0
@@ -270,7 +270,7 @@ def block(steps, path):
         connection.request("GET", path)
         connection.getresponse().read()
         sent += 1
-        time.sleep(max(0, began + sent / PER_S - time.monotonic()))
+        time.sleep(max(0, began + sent / per_s - time.monotonic()))
     return steps.new(), sent / BLOCK_S
 
 
