@@ -110,7 +110,7 @@ __device__ __forceinline__ void start_load(const Part &part, const Place *places
 
 // Waits until all threads' copies of a part of a tile, which are the last copies that were started, are done.
 __device__ __forceinline__ void finish_load(const Part &part) {
-    wait_for_copies();
+    wait_for_all_copies();
     if constexpr (KV::SCALED) {
         u32 key = threadIdx.x / ROW_THREADS, column = threadIdx.x % ROW_THREADS * 8;
         if (column < HEAD_DIM) {

@@ -48,6 +48,9 @@ __device__ __forceinline__ void store_eight(float *to, const F32x8 &values) {
 __device__ __forceinline__ float to_f32(bf16 value) { return __uint_as_float((u32)value << 16); }
 
 #ifndef TIERCEL_EMULATED
+// Begins the definition of a member function of a class.
+#define MEMBER __device__ __forceinline__
+
 // Declares `name` as the dynamic shared memory of the launch.
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 
@@ -70,6 +73,39 @@ __device__ __forceinline__ void multiply_tiles(float sum[4], const u32 a[4], con
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Returns (a & b) | c.
+__device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
+// Returns a · b + c for pairs of bf16; each result is rounded once.
+__device__ __forceinline__ u32 multiply_add_bf16x2(u32 a, u32 b, u32 c) {
+    u32 result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
+// Starts a copy of `BYTES` (4, 8 or 16) from global to shared memory; if `real` is false, writes zeros and reads nothing.
+// `copies_sent` ends a group of copies, and `wait_for_copies` waits for all groups of the thread but the last `LEFT`. Other
+// threads see the copies only after a barrier.
+template <u32 BYTES> __device__ __forceinline__ void copy_async(void *to, const void *from, bool real) {
+    u32 address = (u32)__cvta_generic_to_shared(to), read = real ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(read) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(read)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void copies_sent() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <u32 LEFT> __device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 // Loads four tiles of 8 x 8 from shared memory, transposed: lane `i` passes the address of row `i % 8` of tile `i / 8`.
@@ -97,7 +133,7 @@ __device__ __forceinline__ float power_of_two(float value) {
     return result;
 }
 
-// Starts a copy of `BYTES` bytes (4, 8 or 16) from global memory to shared memory; wait_for_copies waits for the end.
+// Starts a copy of `BYTES` bytes (4, 8 or 16) from global to shared memory; `wait_for_all_copies` waits for its end.
 template <u32 BYTES>
 __device__ __forceinline__ void start_copy(void *to, const void *from) {
     u32 address = (u32)__cvta_generic_to_shared(to);
@@ -109,7 +145,7 @@ __device__ __forceinline__ void start_copy(void *to, const void *from) {
 }
 
 // Waits for the end of all copies that this thread has started.
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+__device__ __forceinline__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 #endif
 
 __device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP; }

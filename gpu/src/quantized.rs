@@ -7,7 +7,9 @@ use crate::{MatrixPart, SourceType};
 
 /// Numbers of a unit: a row is padded with zeros to whole units, and a group is a whole number of units. A thread loads a
 /// unit at once.
-pub const UNIT: usize = 16;
+pub const UNIT: usize = 32;
+/// Lowest bit of each of eight 4-bit numbers in their word.
+const PLACES: [u32; 8] = [0, 16, 4, 20, 8, 24, 12, 28];
 
 /// Type of the numbers of a quantized matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,12 +29,15 @@ impl NumberType {
         k.div_ceil(UNIT) * UNIT * bits / 8
     }
 
-    /// Packs the numbers of a row, one a byte, into [`NumberType::row_bytes`] bytes that are zero. Of two 4-bit numbers
-    /// in a byte, the first is in the lower bits.
+    /// Packs the numbers of a row, one a byte, into [`NumberType::row_bytes`] bytes that are zero. Four bytes have eight
+    /// 4-bit numbers, from the lowest bits on the numbers 0, 2, 4, 6, 1, 3, 5 and 7: the numbers of a pair are 16 bits apart,
+    /// so that the kernels decode both at once.
     pub fn pack(self, numbers: &[u8], row: &mut [u8]) {
         if self == NumberType::Int4 {
-            for (byte, pair) in row.iter_mut().zip(numbers.chunks(2)) {
-                *byte = pair[0] | pair.get(1).map_or(0, |high| high << 4);
+            for (bytes, eight) in row.chunks_exact_mut(4).zip(numbers.chunks(8)) {
+                let shifted = |(at, number): (usize, &u8)| u32::from(*number) << PLACES[at];
+                let word: u32 = eight.iter().enumerate().map(shifted).sum();
+                bytes.copy_from_slice(&word.to_le_bytes());
             }
         } else {
             row[..numbers.len()].copy_from_slice(numbers);
@@ -41,12 +46,17 @@ impl NumberType {
 
     /// Returns the word of a group whose weights are `scale * (number - zero)`: of integers, the scale as the upper 24
     /// bits of an f32, and the zero point; of floats, the scale. `None` if the word cannot hold scale and zero
-    /// point exactly. The word can hold every scale that a file stores as f16 or bf16.
+    /// point exactly, or if the kernels could not compute the weights of 4-bit integers exactly: their scales have at most
+    /// 11 significant bits and their zero points at most 5. The word can hold every scale that a file stores as f16 or bf16.
     pub fn group_word(self, scale: f32, zero: u32) -> Option<u32> {
         let bits = scale.to_bits();
+        let short = |rest_bits: u32, zero_bits: u32| {
+            (bits.trailing_zeros() >= rest_bits && zero >> zero_bits == 0).then_some(bits | zero)
+        };
         match self {
             NumberType::Fp8 => (zero == 0).then_some(bits),
-            _ => (bits & 0xff == 0 && zero <= 0xff).then_some(bits | zero),
+            NumberType::Int8 => short(8, 8),
+            NumberType::Int4 => short(13, 5),
         }
     }
 
@@ -159,10 +169,8 @@ fn set_block(source: SourceType, from: &[u8], out: &mut [u8]) {
         return;
     }
     // A byte of the file has the numbers `i` and `i + 16`.
-    let number = |at: usize| from[at % 16] >> (at / 16 * 4) & 15;
-    for (at, out) in out.iter_mut().enumerate() {
-        *out = number(2 * at) | number(2 * at + 1) << 4;
-    }
+    let numbers: [u8; 32] = std::array::from_fn(|at| from[at % 16] >> (at / 16 * 4) & 15);
+    NumberType::Int4.pack(&numbers, out);
 }
 
 #[cfg(test)]
@@ -179,7 +187,10 @@ mod tests {
         for (row, at) in (0..n).flat_map(|row| (0..k).map(move |at| (row, at))) {
             let line = &part.numbers[row * numbers.row_bytes(k)..][..numbers.row_bytes(k)];
             let number = match numbers {
-                NumberType::Int4 => line[at / 2] >> (at % 2 * 4) & 15,
+                NumberType::Int4 => {
+                    let place = PLACES[at % 8] as usize;
+                    line[at / 8 * 4 + place / 8] >> (place % 8) & 15
+                }
                 _ => line[at],
             };
             let word = part.groups[row * part.shape.row_groups() + at / group];
@@ -215,25 +226,28 @@ mod tests {
     #[test]
     fn shapes_that_the_kernels_do_not_support_are_refused() {
         let shape = |k, group| QuantizedShape::new(2, k, NumberType::Int4, group);
-        assert!(shape(64, 24).is_none() && shape(60, 32).is_none() && shape(0, 16).is_none());
-        assert_eq!(shape(72, 100).map(|shape| (shape.group, shape.row_groups())), Some((80, 1)));
+        assert!(shape(64, 48).is_none() && shape(60, 32).is_none() && shape(0, 32).is_none());
+        assert_eq!(shape(72, 100).map(|shape| (shape.group, shape.row_groups())), Some((96, 1)));
         let odd = shape(72, 32).unwrap();
-        assert_eq!((odd.row_groups(), odd.number_bytes(), odd.bytes()), (3, 80, 104));
+        assert_eq!((odd.row_groups(), odd.number_bytes(), odd.bytes()), (3, 96, 120));
     }
 
     proptest! {
         #[test]
         fn a_group_word_holds_every_short_scale_and_every_zero_point(bits: u16, zero in 0_u32..256) {
             for scale in [f16::from_bits(bits).to_f32(), bf16::from_bits(bits).to_f32()] {
-                for numbers in [NumberType::Int4, NumberType::Int8] {
+                for (numbers, zero) in [(NumberType::Int4, zero % 32), (NumberType::Int8, zero)] {
                     let word = numbers.group_word(scale, zero).unwrap();
                     prop_assert_eq!(word & 0xff, zero);
                     prop_assert_eq!(word & !0xff, scale.to_bits());
                 }
+                prop_assert_eq!(NumberType::Int4.group_word(scale, 32 + zero), None);
                 prop_assert_eq!(NumberType::Fp8.group_word(scale, 0), Some(scale.to_bits()));
             }
+            let of_12_bits = f32::from_bits(u32::from(bits) << 16 | 1 << 12);
+            prop_assert_eq!(NumberType::Int4.group_word(of_12_bits, 0), None);
             let long = f32::from_bits(u32::from(bits) << 16 | 1);
-            prop_assert_eq!(NumberType::Int4.group_word(long, zero), None);
+            prop_assert_eq!(NumberType::Int8.group_word(long, zero), None);
             prop_assert_eq!(NumberType::Fp8.group_word(long, 0), Some(long.to_bits()));
         }
     }

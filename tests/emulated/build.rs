@@ -13,7 +13,7 @@ use std::{env, fs};
 /// Length of a span (the stretch of positions that attention computes separately) in tests, positions: short, so that
 /// tests can fill several spans.
 const SPAN: usize = 32;
-const PLAIN: [(&str, &[&str]); 4] = [
+const PLAIN: [(&str, &[&str]); 6] = [
     (
         "rows.cu",
         &[
@@ -26,19 +26,29 @@ const PLAIN: [(&str, &[&str]); 4] = [
             "move_words",
         ],
     ),
-    (
-        "quantized.cu",
-        &[
-            "decode_rows",
-            "embed_quantized",
-            "multiply_int4",
-            "multiply_int8",
-            "multiply_fp8",
-            "multiply_bf16",
-        ],
-    ),
+    ("quantized.cu", &["decode_rows", "embed_quantized"]),
+    ("products.cu", &PRODUCTS),
+    ("product_tiles.cu", &["multiply_bf16_tiles"]),
     ("kv_write.cu", &["rope_kv_write", "rope_kv_write_q8"]),
     ("sample.cu", &["sample"]),
+];
+const PRODUCTS: [&str; 16] = [
+    "multiply_int4_8",
+    "multiply_int4_16",
+    "multiply_int4_32",
+    "multiply_int4_64",
+    "multiply_int8_8",
+    "multiply_int8_16",
+    "multiply_int8_32",
+    "multiply_int8_64",
+    "multiply_fp8_8",
+    "multiply_fp8_16",
+    "multiply_fp8_32",
+    "multiply_fp8_64",
+    "multiply_bf16_8",
+    "multiply_bf16_16",
+    "multiply_bf16_32",
+    "multiply_bf16_64",
 ];
 const SHAPED: [(&str, &[&str]); 2] =
     [("attention_rows.cu", &["attention_rows"]), ("attention_prefill.cu", &["attention_prefill"])];
@@ -76,7 +86,7 @@ fn main() {
 /// the format of the KV cache has both in its name.
 fn source() -> String {
     let mut text = String::new();
-    for header in ["cuda.h", "emulator.h", "device.cuh", "kv.cuh"] {
+    for header in ["cuda.h", "emulator.h", "device.cuh", "kv.cuh", "weights.cuh"] {
         writeln!(text, "#include \"{header}\"").expect("a string takes text");
     }
     let mut names = Vec::new();

@@ -1,6 +1,7 @@
 //! Sources of the CUDA kernels, and the options with which each is compiled and launched.
 
 use super::driver::{CudaError, KernelShape};
+use super::multiply::{self, Form, MULTIPLY_THREADS};
 use super::shapes;
 
 /// Length of an attention span on a GPU, positions: the part of a row's keys that a thread block of `attention_rows`
@@ -54,18 +55,18 @@ pub const KV_WRITE: Unit = Unit {
     kernels: &["rope_kv_write", "rope_kv_write_q8"],
     shaped: false,
 };
-/// Source file of the kernels that read quantized weight matrices, and of the exact product with a bf16 matrix.
+/// Source file of the kernels that decode and look up quantized weight matrices.
 pub const QUANTIZED: Unit = Unit {
     name: "quantized.cu",
-    source: source!("device.cuh", "quantized.cu"),
-    kernels: &[
-        "decode_rows",
-        "embed_quantized",
-        "multiply_int4",
-        "multiply_int8",
-        "multiply_fp8",
-        "multiply_bf16",
-    ],
+    source: source!("device.cuh", "weights.cuh", "quantized.cu"),
+    kernels: &["decode_rows", "embed_quantized"],
+    shaped: false,
+};
+/// Source file of the kernels that multiply by quantized and bf16 matrices.
+pub const PRODUCTS: Unit = Unit {
+    name: "products.cu",
+    source: source!("device.cuh", "weights.cuh", "products.cu", "product_tiles.cu"),
+    kernels: &multiply::KERNELS,
     shaped: false,
 };
 /// Source file of the kernel that draws tokens from logits.
@@ -119,7 +120,7 @@ impl KernelShape {
 
     /// Returns the source files of kernels that a model of this attention shape needs.
     pub fn units(self) -> Vec<Unit> {
-        let mut units = vec![ROWS, QUANTIZED, KV_WRITE, SAMPLE, ATTENTION_ROWS];
+        let mut units = vec![ROWS, QUANTIZED, PRODUCTS, KV_WRITE, SAMPLE, ATTENTION_ROWS];
         units.extend(self.has_tiles().then_some(ATTENTION_PREFILL));
         units
     }
@@ -180,19 +181,19 @@ impl KernelShape {
     /// Returns the largest launch of each kernel of a source file.
     pub fn largest_launches(self, unit: &Unit) -> Vec<LargestLaunch> {
         let of = |kernel: &&'static str| {
+            let form = Form::named(kernel);
+            let multiply = form.map(|form| (MULTIPLY_THREADS, form.shared_bytes(), form.resident));
             let (threads, shared_bytes, resident) = match *kernel {
                 "add_rms_norm" => (NORM_THREADS_MAX, norm_shared_bytes(NORM_THREADS_MAX), 1),
                 "head_rms_norm" => (HEAD_NORM_THREADS, 0, 1),
-                "multiply_int4" | "multiply_int8" | "multiply_fp8" | "multiply_bf16" => {
-                    (MULTIPLY_THREADS, multiply_shared_bytes(MULTIPLY_ROWS), 3)
-                }
+                multiply::TILES => (MULTIPLY_THREADS, multiply::TILES_SHARED_BYTES, 1),
                 "sample" => (SAMPLE_THREADS, SAMPLE_SHARED_BYTES, 1),
                 "attention_rows" => {
                     let resident = if self.head_dim > 128 { 2 } else { 3 };
                     (ATTENTION_THREADS, self.rows_shared_bytes(), resident)
                 }
                 "attention_prefill" => (ATTENTION_THREADS, self.tiles_shared_bytes(), 2),
-                _ => (ROW_THREADS_MAX, 0, 1),
+                _ => multiply.unwrap_or((ROW_THREADS_MAX, 0, 1)),
             };
             LargestLaunch { kernel, threads, shared_bytes, resident }
         };
@@ -211,17 +212,6 @@ pub(super) const HEAD_NORM_THREADS: u32 = 128;
 /// warp.
 pub(super) fn norm_shared_bytes(threads: u32) -> u32 {
     threads / 32 * 4
-}
-
-/// Rows of activations that a thread block of the kernels `multiply_...` multiplies (`ROWS_A_BLOCK` of their source).
-pub(super) const MULTIPLY_ROWS: usize = 32;
-/// Threads per thread block of the kernels `multiply_...` (`MULTIPLY_WARPS` of their source).
-pub(super) const MULTIPLY_THREADS: u32 = 32 * 8;
-
-/// Returns the shared memory of a thread block of the kernels `multiply_...` for a product of `m` rows, bytes: a sum of each
-/// warp for each row, in tiles of eight, and each of 16 output features.
-pub(super) fn multiply_shared_bytes(m: usize) -> u32 {
-    MULTIPLY_THREADS / 32 * m.min(MULTIPLY_ROWS).next_multiple_of(8) as u32 * 16 * 4
 }
 
 /// Threads per thread block of the kernel `sample`.

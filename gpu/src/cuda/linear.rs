@@ -6,14 +6,15 @@
 //! rows: they compute each row alone, and in the same way for every number of rows.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Product, Work};
-use super::kernels::{MULTIPLY_ROWS, MULTIPLY_THREADS, multiply_shared_bytes, row_threads};
+use super::kernels::row_threads;
 use super::memory::{CudaMatrix, CudaTensor, Held, Quantized};
+use super::multiply::{Form, MULTIPLY_THREADS, TILES, TILES_SHARED_BYTES, tiles_blocks};
 use super::ops::{CudaOps, DRAWN};
 use crate::{NumberType, RowInput, UNIT};
 
 /// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, unless products must be exact.
 /// With 4 bits, the two passes over the numbers read 1 byte for each weight; decoding and a product in bf16 move 4.5 bytes.
-const ROWS_MAX: usize = 2 * MULTIPLY_ROWS;
+const ROWS_MAX: usize = 64;
 /// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
 /// the first row of the result, as cuBLASLt's algorithms expect.
 const STRIP_UNIT: usize = 128;
@@ -53,13 +54,14 @@ impl Strip {
 
 impl Quantized {
     /// Returns the first arguments of each kernel that reads the matrix.
-    fn args(&self) -> [Arg; 4] {
+    fn args(&self) -> [Arg; 5] {
         let units = |inputs: usize| Arg::U32((inputs / UNIT) as u32);
         [
             Arg::Ptr(self.numbers),
             Arg::Ptr(self.groups),
             units(self.shape.k.next_multiple_of(UNIT)),
             units(self.shape.group),
+            Arg::U32(self.shape.n as u32),
         ]
     }
 }
@@ -77,22 +79,19 @@ impl<D: Driver> CudaOps<D> {
             RowInput::Token(token) => token,
             RowInput::Drawn(row) => DRAWN | row as u32,
         }));
-        let (kernel, mut args) = match &table.held {
-            Held::Bf16(at) => ("embed", vec![Arg::Ptr(out.at), Arg::Ptr(*at)]),
+        let (tokens, cols) = ([Arg::Ptr(inputs_at), Arg::Ptr(self.steps.drawn_before())], out.cols);
+        let (kernel, args) = match &table.held {
+            Held::Bf16(at) => {
+                let sizes = [table.n, cols].map(|size| Arg::U32(size as u32));
+                ("embed", [&[Arg::Ptr(out.at), Arg::Ptr(*at)], &tokens[..], &sizes].concat())
+            }
             Held::Quantized(matrix) => {
-                let mut args = vec![Arg::Ptr(out.at)];
-                args.extend(matrix.args());
-                args.push(Arg::U32(matrix.shape.numbers.code()));
-                ("embed_quantized", args)
+                let numbers = Arg::U32(matrix.shape.numbers.code());
+                let held = [&[Arg::Ptr(out.at)], &matrix.args()[..], &[numbers]].concat();
+                ("embed_quantized", [&held[..], &tokens, &[Arg::U32(cols as u32)]].concat())
             }
         };
-        args.extend([
-            Arg::Ptr(inputs_at),
-            Arg::Ptr(self.steps.drawn_before()),
-            Arg::U32(table.n as u32),
-            Arg::U32(out.cols as u32),
-        ]);
-        self.launch(kernel, (inputs.len(), 1), row_threads(out.cols), &args);
+        self.launch(kernel, (inputs.len(), 1), row_threads(cols), &args);
     }
 
     /// Computes `out = x · wᵀ`; `x` has at least one row.
@@ -101,34 +100,38 @@ impl<D: Driver> CudaOps<D> {
         let whole =
             Product { w: DevicePtr::default(), x: x.at, out: out.at, m, n, k, wide, stride: n };
         match &w.held {
-            Held::Bf16(at) if self.exact_products => {
-                self.multiply_by("multiply_bf16", &[Arg::Ptr(*at)], whole);
+            Held::Bf16(at) if self.exact_products && m <= ROWS_MAX => {
+                self.multiply_by(None, &[Arg::Ptr(*at), Arg::U32(n as u32)], whole);
             }
-            Held::Bf16(at) => self.work(Work::Multiply(Product { w: *at, ..whole })),
-            Held::Quantized(matrix) if self.exact_products || m <= ROWS_MAX => {
-                self.multiply_numbers(matrix, whole);
+            Held::Bf16(at) => self.multiply_bf16(Product { w: *at, ..whole }),
+            Held::Quantized(matrix) if m <= ROWS_MAX => {
+                self.multiply_by(Some(matrix.shape.numbers), &matrix.args(), whole);
             }
             Held::Quantized(matrix) => self.multiply_strips(matrix, whole),
         }
     }
 
-    fn multiply_numbers(&mut self, matrix: &Quantized, product: Product) {
-        let kernel = match matrix.shape.numbers {
-            NumberType::Int4 => "multiply_int4",
-            NumberType::Int8 => "multiply_int8",
-            NumberType::Fp8 => "multiply_fp8",
-        };
-        self.multiply_by(kernel, &matrix.args(), product);
+    /// Multiplies many rows by a bf16 matrix.
+    fn multiply_bf16(&mut self, product: Product) {
+        if !self.exact_products {
+            return self.work(Work::Multiply(product));
+        }
+        let Product { w, x, out, m, n, k, wide, stride } = product;
+        let size = |size: usize| Arg::U32(size as u32);
+        let [w, x, out] = [w, x, out].map(Arg::Ptr);
+        let args = [w, size(n), x, out, size(m), size(k), size(usize::from(wide)), size(stride)];
+        let block = (MULTIPLY_THREADS, TILES_SHARED_BYTES);
+        self.launch_shared(TILES, tiles_blocks(m, n), block, &args);
     }
 
     /// Launches a kernel `multiply_...`, whose first arguments `matrix` describe the matrix.
-    fn multiply_by(&mut self, kernel: &'static str, matrix: &[Arg], product: Product) {
+    fn multiply_by(&mut self, numbers: Option<NumberType>, matrix: &[Arg], product: Product) {
         let Product { x, out, m, n, k, wide, .. } = product;
-        let sizes = [m, n, k, usize::from(wide)].map(|size| Arg::U32(size as u32));
+        let form = Form::of(numbers, m);
+        let sizes = [m, k, usize::from(wide)].map(|size| Arg::U32(size as u32));
         let args = [matrix, &[Arg::Ptr(x), Arg::Ptr(out)], &sizes].concat();
-        let blocks = (m.div_ceil(MULTIPLY_ROWS), n.div_ceil(16));
-        let block = (MULTIPLY_THREADS, multiply_shared_bytes(m));
-        self.launch_shared(kernel, blocks, block, &args);
+        let block = (MULTIPLY_THREADS, form.shared_bytes());
+        self.launch_shared(form.kernel, form.blocks(m, n), block, &args);
     }
 
     fn multiply_strips(&mut self, matrix: &Quantized, product: Product) {
@@ -143,7 +146,7 @@ impl<D: Driver> CudaOps<D> {
             let args = [&matrix.args()[..], &rest, &[Arg::Ptr(strip)]].concat();
             self.launch("decode_rows", (features, 1), row_threads(k / 2), &args);
             let out = product.out.offset(first * if wide { 4 } else { 2 });
-            self.work(Work::Multiply(Product { w: strip, out, n: features, ..product }));
+            self.multiply_bf16(Product { w: strip, out, n: features, ..product });
         }
     }
 }

@@ -37,6 +37,7 @@ mod launch;
 mod layouts;
 mod linear;
 mod memory;
+mod multiply;
 mod ops;
 mod sample;
 #[expect(unreachable_pub, reason = "the build script of tests/emulated includes the file, too")]
@@ -54,7 +55,8 @@ pub use driver::{
 };
 pub use host_pool::{HostPlan, HostPool, PinHost};
 pub use kernels::{
-    ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, LargestLaunch, QUANTIZED, ROWS, SAMPLE, SPAN, Unit,
+    ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, LargestLaunch, PRODUCTS, QUANTIZED, ROWS, SAMPLE,
+    SPAN, Unit,
 };
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 pub use ops::{CudaBatch, CudaOps, CudaOptions};

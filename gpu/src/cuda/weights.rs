@@ -58,16 +58,21 @@ pub(super) fn upload_quantized<D: Driver>(
     let failed = |error| no_memory(shape.bytes(), &error);
     let numbers = driver.allocate(shape.number_bytes()).map_err(failed)?;
     let groups = driver.allocate(shape.bytes() - shape.number_bytes()).map_err(failed)?;
-    let (mut numbers_to, mut groups_to) = (numbers, groups);
+    let mut numbers_to = numbers;
     for part in parts {
         driver.upload(numbers_to, &part.numbers).map_err(failed)?;
-        let words: Vec<u8> = part.groups.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        driver.upload(groups_to, &words).map_err(failed)?;
         numbers_to = numbers_to.offset(part.numbers.len());
-        groups_to = groups_to.offset(words.len());
     }
+    driver.upload(groups, &words_by_group(parts, shape.row_groups())).map_err(failed)?;
     let held = Held::Quantized(Quantized { numbers, groups, shape });
     Ok(Some(CudaMatrix { held, n: shape.n, k: shape.k }))
+}
+
+/// Returns the words of the groups of stacked parts: for each of the groups of a row, the words of all rows, so that the
+/// threads of neighbouring rows read neighbouring words.
+fn words_by_group(parts: &[QuantizedPart], row_groups: usize) -> Vec<u8> {
+    let rows = || parts.iter().flat_map(|part| part.groups.chunks_exact(row_groups));
+    (0..row_groups).flat_map(|group| rows().flat_map(move |row| row[group].to_ne_bytes())).collect()
 }
 
 /// Describes the form of a matrix for the log.

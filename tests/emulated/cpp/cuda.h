@@ -11,6 +11,7 @@
 #define __device__ static
 #define __global__
 #define __forceinline__ inline
+#define MEMBER inline
 #define __launch_bounds__(...)
 #define SHARED_MEMORY(name) unsigned char *name = emulated::shared_memory()
 
@@ -29,6 +30,13 @@ void wait_for_block();
 // Waits for all lanes of the warp, each of which passes `bytes` bytes at `value`. In the returned memory, the bytes of
 // lane `i` are at offset `i * 64`, valid until the caller's next call.
 const unsigned char *exchange(const void *value, unsigned bytes);
+// Starts a copy to shared memory, of zeros if `from` is null. In every second launch, the copy is made at once; in the
+// others, only when it is waited for.
+void start_copy(void *to, const void *from, unsigned bytes);
+// Ends a group of copies.
+void end_copies();
+// Makes all copies but those of the last `left` groups.
+void wait_for_copies(unsigned left);
 
 }
 
@@ -38,6 +46,7 @@ const unsigned char *exchange(const void *value, unsigned bytes);
 #define gridDim emulated::grid_size
 
 static inline void __syncthreads() { emulated::wait_for_block(); }
+static inline void __syncwarp() { emulated::exchange("", 1); }
 
 static inline float __shfl_xor_sync(unsigned, float value, unsigned mask) {
     float other;
@@ -94,12 +103,39 @@ static inline float power_of_two(float value) {
     return result < 0x1p-126f ? 0.0f : result;
 }
 
-// Copies at once; a GPU copies later, until the wait. Addresses must be aligned to the size of the copy.
-template <unsigned BYTES> static inline void start_copy(void *to, const void *from) {
-    if ((uintptr_t)to % BYTES || (uintptr_t)from % BYTES) abort();
-    memcpy(to, from, BYTES);
+// Returns four bytes of `low` (bytes 0 to 3) and `high` (4 to 7), each chosen by four bits of `which`.
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    unsigned long long both = low | (unsigned long long)high << 32;
+    unsigned bytes = 0;
+    for (unsigned i = 0; i < 4; i++) bytes |= (unsigned)(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return bytes;
 }
-static inline void wait_for_copies() {}
+
+static inline unsigned and_or(unsigned a, unsigned b, unsigned c) { return (a & b) | c; }
+
+// The sum is rounded to f32 first, so it must have at most 24 significant bits.
+static inline unsigned multiply_add_bf16x2(unsigned a, unsigned b, unsigned c) {
+    auto low = [](unsigned pair) { return __uint_as_float(pair << 16); };
+    auto high = [](unsigned pair) { return __uint_as_float(pair & 0xffff0000u); };
+    return to_bf16x2(low(a) * low(b) + low(c), high(a) * high(b) + high(c));
+}
+
+// Zeros are written in place of bytes that are not real.
+template <unsigned BYTES> static inline void copy_async(void *to, const void *from, bool real) {
+    if ((uintptr_t)to % BYTES || (real && (uintptr_t)from % BYTES)) abort();
+    emulated::start_copy(to, real ? from : nullptr, BYTES);
+}
+
+static inline void copies_sent() { emulated::end_copies(); }
+
+template <unsigned LEFT> static inline void wait_for_copies() { emulated::wait_for_copies(LEFT); }
+
+template <unsigned BYTES> static inline void start_copy(void *to, const void *from) { copy_async<BYTES>(to, from, true); }
+
+static inline void wait_for_all_copies() {
+    copies_sent();
+    wait_for_copies<0>();
+}
 
 // Part of a tile product's operands that one lane passes to the other lanes.
 struct TileParts {

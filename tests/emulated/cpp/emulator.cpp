@@ -5,6 +5,7 @@
 #include "emulator.h"
 #include <csetjmp>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -20,6 +21,21 @@ constexpr size_t STACK_BYTES = 64 << 10, SHARED_BYTES = 228 << 10;
 
 enum class Waits { no, for_block, for_warp, done };
 
+// A copy to shared memory that a thread has started; without a source it writes zeros.
+struct Copy {
+    void *to;
+    const void *from;
+    unsigned bytes;
+
+    void make() const {
+        if (from) {
+            memcpy(to, from, bytes);
+        } else {
+            memset(to, 0, bytes);
+        }
+    }
+};
+
 struct Thread {
     ucontext_t start;
     jmp_buf at;
@@ -27,6 +43,8 @@ struct Thread {
     Waits waits;
     unsigned exchanges;
     std::unique_ptr<unsigned char[]> stack;
+    // Groups of copies that are not made yet; the last is not ended.
+    std::deque<std::vector<Copy>> copies;
 };
 
 // Buffers through which the lanes of a warp exchange values. There are two of them, so that a lane may start the next
@@ -43,6 +61,7 @@ struct Machine {
     unsigned current;
     Caller kernel;
     void **args;
+    bool late_copies;
 };
 
 // Returns the machine of the calling host thread, made at its first use.
@@ -88,6 +107,7 @@ void prepare(Machine &m, unsigned threads) {
         thread.started = false;
         thread.exchanges = 0;
         thread.waits = Waits::no;
+        thread.copies.assign(1, {});
     }
     // Fills shared memory with a pattern, so that a read of memory that the kernel did not write shows as a wrong
     // result.
@@ -146,6 +166,25 @@ unsigned char *shared_memory() { return machine().shared.get(); }
 
 void wait_for_block() { give_way(Waits::for_block); }
 
+void start_copy(void *to, const void *from, unsigned bytes) {
+    Machine &m = machine();
+    Copy copy = {to, from, bytes};
+    if (m.late_copies) {
+        m.threads[m.current].copies.back().push_back(copy);
+    } else {
+        copy.make();
+    }
+}
+
+void end_copies() { machine().threads[machine().current].copies.emplace_back(); }
+
+void wait_for_copies(unsigned left) {
+    auto &copies = machine().threads[machine().current].copies;
+    for (; copies.size() > left + 1; copies.pop_front()) {
+        for (const Copy &copy : copies.front()) copy.make();
+    }
+}
+
 const unsigned char *exchange(const void *value, unsigned bytes) {
     Machine &m = machine();
     unsigned number = m.current;
@@ -172,6 +211,7 @@ extern "C" int tiercel_emulated_launch(
     Machine &m = machine();
     m.kernel = entry->call;
     m.args = args;
+    m.late_copies = !backwards;
     block_size = {threads, 1, 1};
     grid_size = {grid[0], grid[1], grid[2]};
     for (unsigned z = 0; z < grid[2]; z++) {
