@@ -5,8 +5,7 @@ use crate::cpu::Pool;
 use crate::ggml::half_at;
 use crate::{MatrixPart, SourceType};
 
-/// Numbers of a unit: a row is padded with zeros to whole units, and a group is a whole number of units. A thread loads a
-/// unit at once.
+/// Numbers of a unit: a row is padded with zeros to whole units, and a group is a whole number of units.
 pub const UNIT: usize = 32;
 /// Lowest bit of each of eight 4-bit numbers in their word.
 const PLACES: [u32; 8] = [0, 16, 4, 20, 8, 24, 12, 28];

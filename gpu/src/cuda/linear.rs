@@ -2,8 +2,8 @@
 //!
 //! cuBLASLt multiplies by bf16 matrices. A quantized matrix is multiplied in one of two ways. Kernels multiply few rows of
 //! activations by the stored numbers. For more rows, the matrix is decoded to bf16 in strips that fit the strip buffer, and
-//! cuBLASLt multiplies by each strip. If products must be exact, kernels multiply by all matrices, whatever the number of
-//! rows: they compute each row alone, and in the same way for every number of rows.
+//! each strip is multiplied as a bf16 matrix. If products must be exact, kernels take the place of cuBLASLt. All kernels add
+//! up a row in the same order, whatever the number of rows.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Product, Work};
 use super::kernels::row_threads;
@@ -12,9 +12,10 @@ use super::multiply::{Form, MULTIPLY_THREADS, TILES, TILES_SHARED_BYTES, tiles_b
 use super::ops::{CudaOps, DRAWN};
 use crate::{NumberType, RowInput, UNIT};
 
-/// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, unless products must be exact.
-/// With 4 bits, the two passes over the numbers read 1 byte for each weight; decoding and a product in bf16 move 4.5 bytes.
-const ROWS_MAX: usize = 64;
+/// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, and most that the kernels for few
+/// rows multiply by a bf16 matrix if products must be exact. On an H100, for a matrix `[8192, 8192]`, the kernels for stored
+/// numbers take 45 to 50 us for each 64 rows, and decoding and a product in bf16 took 151 to 160 us.
+const ROWS_MAX: usize = 128;
 /// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
 /// the first row of the result, as cuBLASLt's algorithms expect.
 const STRIP_UNIT: usize = 128;

@@ -14,7 +14,7 @@ use tiercel_gpu::{
 /// Limits of the difference between products on GPU and CPU, as in the checks of bf16 matrices.
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
 /// Rows of activations that are multiplied by decoded weights.
-const MANY_ROWS: usize = 65;
+const MANY_ROWS: usize = 129;
 
 /// A product with a quantized matrix `[n, k]`.
 #[derive(Debug, Clone, Copy)]

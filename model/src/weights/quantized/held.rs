@@ -19,8 +19,8 @@ impl Quantized<'_> {
         QuantizedShape::new(self.n, self.k, numbers, group)
     }
 
-    /// Returns the matrix as a GPU holds it. `None` if [`Quantized::held_shape`] has no shape for it, or if a scale of
-    /// integers has more than 16 significant bits.
+    /// Returns the matrix as a GPU holds it. `None` if [`Quantized::held_shape`] has no shape for it, or if a scale
+    /// or zero point of integers has too many bits ([`NumberType::group_word`]).
     pub(in crate::weights) fn held(&self) -> Option<QuantizedPart> {
         let shape = self.held_shape()?;
         let groups = (0..self.n).flat_map(|row| (0..shape.row_groups()).map(move |at| (at, row)));
