@@ -3,7 +3,7 @@
 use crate::CheckError;
 use crate::report::Report;
 use crate::speed::median_us;
-use tiercel_gpu::cuda::{CudaMatrix, CudaOps, Driver};
+use tiercel_gpu::cuda::{CudaKv, CudaMatrix, CudaOps, CudaOptions, Driver};
 use tiercel_gpu::{
     MatrixPart, NumberType, Ops, QuantizedPart, QuantizedShape, SourceType, TensorUse, WeightFormat,
 };
@@ -11,7 +11,9 @@ use tiercel_gpu::{
 /// Matrices that are multiplied one after the other, so that a matrix is not in the GPU's cache from the product before.
 const MATRICES: usize = 8;
 /// Numbers of rows of activations.
-const ROWS: [usize; 5] = [1, 8, 32, 64, 256];
+const ROWS: [usize; 7] = [1, 8, 16, 32, 64, 128, 256];
+/// Numbers of rows of activations of exact products.
+const EXACT_ROWS: [usize; 6] = [1, 8, 32, 64, 256, 2048];
 /// Inputs of a group of integers.
 const GROUP: usize = 128;
 
@@ -24,23 +26,52 @@ pub(crate) fn measure_products<D: Driver>(
 ) -> Result<(), CheckError> {
     let forms = [NumberType::Int4, NumberType::Int8, NumberType::Fp8].map(Some);
     for form in [None].into_iter().chain(forms) {
-        let matrices = matrices(ops, n, form)?;
-        let mut found = Vec::new();
-        for rows in ROWS {
-            let mut x = ops.tensor(rows, n, TensorUse::Activations)?;
-            let mut out = ops.tensor(rows, n, TensorUse::Activations)?;
-            let values = (0..rows * n).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5);
-            ops.write(&mut x, &values.collect::<Vec<f32>>())?;
-            let us = median_us(repeats, || {
-                matrices.iter().for_each(|w| ops.linear(w, None, &x, &mut out));
-                Ok(ops.finish().map(drop)?)
-            })?;
-            found.push(format!("{:.0}", us / MATRICES as f64));
-        }
-        let form = ops.describe(&matrices[0]);
-        let what = format!("product with [{n}, {n}], {form}, by rows {ROWS:?}");
-        report.measured(&what, format!("{} us", found.join(", ")));
+        measure(ops, "product", (n, form), &ROWS, repeats, report)?;
     }
+    Ok(())
+}
+
+/// Measures the time of exact products with bf16 matrices `[n, n]` by the number of rows. The op set needs a KV cache, so it
+/// gets one dummy block.
+pub(crate) fn measure_exact_products<D: Driver>(
+    mut driver: D,
+    n: usize,
+    repeats: usize,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let at = driver.allocate(1 << 16)?;
+    let kv =
+        CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64, q8: false };
+    let options = CudaOptions { exact: true, threads: 1, scratch: None };
+    let mut ops = CudaOps::new(driver, kv, 1, options)?;
+    measure(&mut ops, "exact product", (n, None), &EXACT_ROWS, repeats, report)
+}
+
+/// Measures the time of products with matrices `[n, n]` of a form, by the number of rows.
+fn measure<D: Driver>(
+    ops: &mut CudaOps<D>,
+    what: &str,
+    (n, form): (usize, Option<NumberType>),
+    rows: &[usize],
+    repeats: usize,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let matrices = matrices(ops, n, form)?;
+    let mut found = Vec::new();
+    for rows in rows.iter().copied() {
+        let mut x = ops.tensor(rows, n, TensorUse::Activations)?;
+        let mut out = ops.tensor(rows, n, TensorUse::Activations)?;
+        let values = (0..rows * n).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5);
+        ops.write(&mut x, &values.collect::<Vec<f32>>())?;
+        let us = median_us(repeats, || {
+            matrices.iter().for_each(|w| ops.linear(w, None, &x, &mut out));
+            Ok(ops.finish().map(drop)?)
+        })?;
+        found.push(format!("{:.0}", us / MATRICES as f64));
+    }
+    let form = ops.describe(&matrices[0]);
+    let what = format!("{what} with [{n}, {n}], {form}, by rows {rows:?}");
+    report.measured(&what, format!("{} us", found.join(", ")));
     Ok(())
 }
 

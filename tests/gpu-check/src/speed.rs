@@ -5,7 +5,7 @@ use crate::CheckError;
 use crate::beside_copies::measure_beside_copies;
 use crate::link;
 use crate::pace::{self, Pace, measure_pace};
-use crate::quantized_speed::measure_products;
+use crate::quantized_speed::{measure_exact_products, measure_products};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::{BlockId, Clock, QueuedCopier};
@@ -80,6 +80,7 @@ pub fn measure_speed<D: Driver>(
 ) -> Result<(), CheckError> {
     let config = ModelConfig::from_hf(plan.model.as_bytes())?;
     let ceilings = ceilings(open()?, plan, report)?;
+    measure_exact_products(open()?, plan.product, plan.repeats, report)?;
     let mut driver = open()?;
     let kv = kv(&mut driver, &config, plan)?;
     let copies = driver.copies(plan.copied_bytes)?;

@@ -200,5 +200,5 @@ fn speed() {
     let plan = tiny_speed();
     let mut report = Report::default();
     measure_speed(&open, &plan, &mut report).unwrap();
-    assert_met(&report, 2 + 4 + 2 * 2 + 1 + (2 * 3 + 2) + 2 + 5);
+    assert_met(&report, 2 + 4 + 1 + 2 * 2 + 1 + (2 * 3 + 2) + 2 + 5);
 }
