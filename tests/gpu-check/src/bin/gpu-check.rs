@@ -47,14 +47,14 @@ const LLAMA_8B: &str = r#"{"model_type": "llama", "num_attention_heads": 32, "nu
     "rope_theta": 500000.0}"#;
 
 fn main() -> ExitCode {
+    if std::env::args().any(|arg| arg == "--help") {
+        println!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
     let options = match options(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(unknown) => {
-            eprintln!(
-                "gpu-check: unknown argument {unknown}; usage: gpu-check [GPU] [--quick] [--reference DIR] [PART...], with \
-                 parts of {}, {KERNELS}",
-                PARTS.join(", ")
-            );
+            eprintln!("gpu-check: unknown argument {unknown}; {}", usage());
             return ExitCode::FAILURE;
         }
     };
@@ -69,6 +69,13 @@ fn main() -> ExitCode {
     let failures = report.failures();
     failures.iter().for_each(|failure| eprintln!("not met: {failure}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> String {
+    format!(
+        "usage: gpu-check [GPU] [--quick] [--reference DIR] [PART...], with parts of {}, {KERNELS}",
+        PARTS.join(", ")
+    )
 }
 
 /// Command-line options of the GPU check.
