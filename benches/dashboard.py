@@ -2,7 +2,7 @@
 """What open live pages cost a full server, and whether the pages stay as light as they were.
 
     cargo build --release && python3 benches/dashboard.py [MINUTES] [PAGES]
-    cargo build --release && python3 benches/dashboard.py planning      # the time of planning with the requests of five pages and without
+    cargo build --release && python3 benches/dashboard.py planning      # the time of planning with and without pages' requests
     cargo build --release && python3 benches/dashboard.py documents     # the same without a browser
 
 10,300 sequences wait while 64 run on a mock device. For 3 minutes in all, in turns, the time of planning and of all the host's work
@@ -10,11 +10,11 @@ between two steps (tokens are delivered, and the next step is planned) is measur
 open for MINUTES (20 unless stated). Printed every half minute are, for the heaviest page: the JavaScript heap after a collection of
 garbage, nodes of the document, listeners, and the share of the time that the page's main thread was busy.
 
-`planning`: 10,300 sequences wait while 16 run, in steps of 2 ms. The server's engine thread has one processor, and all other threads of the
-server and this script have another. Blocks of 5 s without pages (A) and with the requests of five visible pages (B) come in the order
-A B B A, twelve times; a plain client sends the requests (two documents a second and an event stream for each page), because a browser
-that draws five pages in software needs a third processor. Printed are p50 and p99 over all steps of A and of B, and the ratio of
-the two p99 with a 95 % bootstrap interval.
+`planning`: 10,300 sequences wait while 16 run, in steps of 2 ms. The server's engine thread has one processor; the server's
+other threads and this script have another. Blocks of 5 s without pages (A) and with the requests of five visible pages (B)
+come in the order A B B A, twelve times. This script sends the requests (two documents a second and an event stream for each
+page), because a browser that draws five pages in software needs a third processor. Printed are p50 and p99 over all steps
+of A and of B, and the ratio of the two p99 with a 95 % bootstrap interval.
 
 `documents`: planning and the host's work without requests from operators, and with 10 requests a second for the document that
 pages poll (as five pages send), in two turns of 25 s each.

@@ -3,10 +3,10 @@
 
     python3 benches/gpu_torch.py [--layers N] [--json FILE]
 
-The model has random bf16 weights. Products are PyTorch's (cuBLAS), attention is its `scaled_dot_product_attention`, norms and
-rotations are compiled by nothing: each decode step is captured as a CUDA graph, as Tiercel captures it, so that the host's time
-does not count. Each sequence of a batch has a contiguous KV cache of exactly its context, which suits PyTorch better than blocks.
-Steps compute logits and their argmax. Needs PyTorch with CUDA."""
+The model has random bf16 weights. Products, attention (`scaled_dot_product_attention`), norms and rotations are PyTorch's own
+kernels, without `torch.compile`. Each decode step is captured as a CUDA graph, as in Tiercel, so that the host's time does not
+count. Each sequence of a batch has a contiguous KV cache of exactly its context, which suits PyTorch better than blocks. Steps
+compute logits and their argmax. The script needs PyTorch with CUDA."""
 
 import argparse
 import json
@@ -17,6 +17,9 @@ import torch.nn.functional as F
 HIDDEN, INNER, HEADS, KV_HEADS, WIDTH, VOCAB = 4096, 14336, 32, 8, 128, 128256
 DECODES = [(1, 512), (1, 8192), (16, 512), (64, 512), (256, 512)]
 PREFILLS = [512, 2048, 8192]
+# Positions of the longest sequence (a decode after 8,192 tokens), and the base of the rotary embedding.
+POSITIONS, ROPE_BASE = 8193, 500000.0
+WARM_UP = 3  # runs before those that count
 REPEATS = 20
 
 
@@ -31,7 +34,7 @@ class Model:
         ]
         self.embedding, self.head = matrix(VOCAB, HIDDEN), matrix(VOCAB, HIDDEN)
         self.norm = torch.ones(HIDDEN, dtype=torch.bfloat16, device=device)
-        angles = torch.outer(torch.arange(8193, device=device).float(), 500000.0 ** (-torch.arange(0, WIDTH, 2, device=device) / WIDTH))
+        angles = torch.outer(torch.arange(POSITIONS, device=device).float(), ROPE_BASE ** (-torch.arange(0, WIDTH, 2, device=device) / WIDTH))
         self.cos, self.sin = (torch.cat([f(angles)] * 2, -1).bfloat16() for f in (torch.cos, torch.sin))
 
     def rotate(self, x, at):
@@ -59,14 +62,14 @@ class Model:
 
 def median_ms(run):
     times = []
-    for _ in range(REPEATS + 3):
+    for _ in range(REPEATS + WARM_UP):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         run()
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))
-    return statistics.median(times[3:])
+    return statistics.median(times[WARM_UP:])
 
 
 def graph_of(run):

@@ -3,12 +3,12 @@
 //
 // A row's keys are cut into spans of SPAN positions, counted from position 0. A thread block computes one span for
 // GROUP query heads that share a key head, so that keys and values are read once for the whole group. The thread block
-// that finishes last of a row's spans combines them, in their order. Positions alone determine which thread sums which keys, so a row's
-// result is the same bit for bit whichever rows share the batch.
+// that finishes last among a row's spans combines the spans in their order. Positions alone determine which thread sums
+// which keys, so a row's result is the same bit for bit whichever rows share the batch.
 //
-// The query heads are rows of a matrix that tensor cores multiply with the keys, KEYS of them at a time, and its columns
-// when they multiply the values with the weights. Lanes load keys and values from device memory in the layout of the
-// tiles: the elements of a head may be multiplied in any order, as long as both operands have the same.
+// Tensor cores multiply the query heads, which are the rows of a tile, with KEYS keys at a time; and the values with the
+// softmax weights, whose columns are the query heads. Lanes load keys and values from device memory in the layout of the
+// tiles: the elements of a head may be multiplied in any order, as long as both operands have the same order.
 //
 // Compiled per model, with the definitions of gpu/src/cuda/shapes.rs: HEAD_DIM (width of a head), QUERIES (query heads
 // per key head), KV (format of keys and values, see kv.cuh), SPAN (positions of a span), PARTS (thread blocks that share

@@ -1,6 +1,7 @@
 // Applies the rotary embedding to queries and keys, and writes keys and values into KV blocks (see kv.cuh).
 //
-// The kernels have a thread block or more per row of `qkv` (the kernel for 8 bits: one), which is `(heads + 2 kv_heads) * head_dim` wide. `places[row]` is
+// A row of `qkv` is `(heads + 2 kv_heads) * head_dim` wide. The kernel for bf16 has one or more thread blocks per row
+// (`gridDim.y`), the kernel for 8 bits has one. `places[row]` is
 // block * `block_size` + the token's offset in the block. `layer_kv` points to the layer's keys in block 0; blocks are
 // `block_stride` bytes apart, and a layer's values follow its keys. The rotation works on the pairs
 // (i, i + head_dim / 2).

@@ -14,7 +14,8 @@ constexpr u32 PART_BYTES = PART * 2, PART_PIECES = PART / 8; // of a row, in pie
 constexpr u32 SIDE_BYTES = SIDE * PART_BYTES;
 constexpr u32 DEPTH = 3; // half chunks in shared memory
 
-// Half a chunk on the way through the inputs.
+// Half a chunk on the way through the inputs: number of the sum that the chunk belongs to, number of the chunk, and 0 for its
+// first half or 1 for its second.
 struct Half {
     u32 sum, chunk, half;
 
@@ -47,6 +48,8 @@ __device__ __forceinline__ Eight eight_of(const unsigned char *side, u32 row, u3
     return *(const Eight *)(side + of_row * PART_BYTES + place * 16);
 }
 
+// Multiplies `x`, [m][k] in bf16, by `weights`, [n][k] in bf16. A row of `out` has `n` columns, in f32 if `wide` is not 0,
+// otherwise in bf16; rows are `stride` columns apart.
 extern "C" __global__ void __launch_bounds__(SIDE_THREADS, 1) multiply_bf16_tiles(
     const bf16 *weights, u32 n, const bf16 *x, void *out, u32 m, u32 k, u32 wide, u32 stride
 ) {

@@ -236,7 +236,9 @@ __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void
 }
 
 // ---- kernels ----
-// The host knows the same forms (gpu/src/cuda/multiply.rs).
+// `x` is [m][k] in bf16; `out` is [m][n], in f32 if `wide` is not 0, otherwise in bf16. The first arguments describe the matrix
+// [n, k] (weights.cuh). RESIDENT is the number of thread blocks that must fit on a multiprocessor. The host knows the same
+// forms (gpu/src/cuda/multiply.rs).
 #define QUANTIZED_KERNEL(name, NUMBER, BANDS, TILES, STAGES, AHEAD, RESIDENT)                                                  \
     extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS *WARP, RESIDENT) name(                                         \
         const unsigned char *numbers, const u32 *groups, u32 units, u32 group_units, u32 n, const bf16 *x, void *out, u32 m,   \

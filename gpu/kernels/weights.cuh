@@ -41,6 +41,8 @@ template <> struct Group<INT4> {
     u32 upper, lower, zero; // pairs of equal bf16
 };
 
+// Returns scale and zero point of the word of a group. Of 4-bit integers, `zero` is -(128 + zero point), which has the bits
+// 0xc300 + zero point in bf16; of 8-bit integers, `zero` is 2^23 + zero point, with the bits 0x4b000000 + zero point in f32.
 template <u32 NUMBER> __device__ __forceinline__ Group<NUMBER> group_of_word(u32 word) {
     if constexpr (NUMBER == INT4) {
         float lower = __uint_as_float(word & 0xffffff00u) - __uint_as_float(word & 0xffff0000u);

@@ -1,5 +1,5 @@
-//! Launches of attention kernels. The rows of decodes are computed by spans of positions whose results are combined; the rows of prompt chunks are computed by tiles, except in exact mode, where all rows are computed by
-//! spans.
+//! Launches of attention kernels. The rows of decodes are computed by spans of positions, whose results are combined. The rows
+//! of prompt chunks are computed by tiles; with `device.exact`, all rows are computed by spans.
 
 use super::batch::{Cut, Layout, SPANS_MAX, SpanGroup, Tiles, lay_out};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape};
@@ -25,22 +25,13 @@ impl SpanMemory {
         shape: KernelShape,
         kv_heads: usize,
     ) -> Result<SpanMemory, CudaError> {
-        let results = driver.allocate(result_bytes(shape.queries * kv_heads, shape.head_dim))?;
+        let heads = shape.queries * kv_heads;
+        let results = driver.allocate(SPANS_MAX * heads * (shape.head_dim + 2) * 4)?;
         let finished_bytes = SPANS_MAX * kv_heads * shape.query_parts() * 4;
         let finished = driver.allocate(finished_bytes)?;
         driver.clear(finished, finished_bytes)?;
         Ok(SpanMemory { results, finished })
     }
-
-    /// Returns an upper bound of the size of the memory for a model with `heads` query heads, bytes.
-    pub(super) fn bytes(heads: usize, head_dim: usize) -> usize {
-        result_bytes(heads, head_dim) + SPANS_MAX * heads * 4
-    }
-}
-
-/// Returns the size of the partial results of all spans that one launch may compute, bytes.
-fn result_bytes(heads: usize, head_dim: usize) -> usize {
-    SPANS_MAX * heads * (head_dim + 2) * 4
 }
 
 /// Arguments that all attention kernel launches of one model layer share.

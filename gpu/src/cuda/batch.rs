@@ -7,8 +7,8 @@ use crate::SeqRows;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Most spans, over all rows, that one launch of the kernel `attention_rows` computes before they are combined. The
-/// buffer of partial results has room for this many.
+/// Most spans, over all rows, that one launch of the kernel `attention_rows` computes and combines. The buffer of partial
+/// results has room for this many.
 pub(super) const SPANS_MAX: usize = 4096;
 
 /// Row number that marks a span as padding. In steps that may be replayed as CUDA graphs, the number of spans is

@@ -152,8 +152,8 @@ impl KernelShape {
     }
 
     /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: queries, keys and values in
-    /// bf16, two pointers for each key of two tiles; and, if the KV cache is in 8 bits, scales of keys and values in f32
-    /// and elements before their conversion, of which each thread has as many.
+    /// bf16, and two pointers for each key of two tiles. If the KV cache is in 8 bits, the memory also has the scales of keys
+    /// and values in f32, and the stored elements of a tile, with room for eight elements of each thread that copies a row.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
         let elements = (shapes::TILE + 2 * shapes::TILE_KEYS) * (self.head_dim + 8) * 2;
         let pointers = 2 * shapes::TILE_KEYS * 16;

@@ -14,7 +14,7 @@ use crate::{NumberType, RowInput, UNIT};
 
 /// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, and most that the kernels for few
 /// rows multiply by a bf16 matrix if products must be exact. On an H100, for a matrix `[8192, 8192]`, the kernels for stored
-/// numbers take 45 to 50 us for each 64 rows, and decoding and a product in bf16 took 151 to 160 us.
+/// numbers take 49 to 70 us for 64 rows and 181 to 188 us for 256; decoding and a product in bf16 took 151 to 160 us for 256.
 const ROWS_MAX: usize = 128;
 /// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
 /// the first row of the result, as cuBLASLt's algorithms expect.

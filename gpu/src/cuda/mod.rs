@@ -9,6 +9,7 @@
 //! | `launch` | requesting launches and uploading the words that launches read |
 //! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches kernels |
 //! | `linear` | products with weight matrices, bf16 or quantized |
+//! | `multiply` | the forms of the kernels that multiply by weight matrices |
 //! | `access` | copies tensors from and to the host |
 //! | `batch`, `words` | description of a batch that kernels read, and the device memory that holds the description |
 //! | `kv_pool` | memory of the KV cache and of the host pool |

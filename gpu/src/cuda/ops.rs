@@ -104,12 +104,6 @@ impl<D: Driver> CudaOps<D> {
         })
     }
 
-    /// Returns the size of the working memory that the GPU's op set allocates for a model with `heads` query heads,
-    /// bytes.
-    pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
-        SpanMemory::bytes(heads, head_dim) as u64 + Steps::BYTES as u64
-    }
-
     /// Returns the length of the longest sequence that attention on the GPU supports, positions: the buffer of partial
     /// results must hold all spans of one row.
     pub fn longest(&self) -> usize {

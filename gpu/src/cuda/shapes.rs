@@ -6,7 +6,7 @@
 
 /// Widths of attention heads are multiples of this, elements: a thread moves eight elements at once.
 pub const HEAD_DIM_UNIT: usize = 8;
-/// Widest attention head that the kernels support, elements: 32 lanes of a warp hold eight elements each.
+/// Widest attention head that the kernels support, elements: with it, `attention_rows` takes up to 245 of 255 registers.
 pub const HEAD_DIM_MAX: usize = 256;
 /// Most query heads per key head that the kernels support.
 pub const QUERIES_MAX: usize = 64;

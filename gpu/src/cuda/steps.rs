@@ -41,9 +41,6 @@ struct UnderWay {
 }
 
 impl Steps {
-    /// Size of the device memory that [`Steps::new`] allocates, bytes.
-    pub(super) const BYTES: usize = SLOTS * (Words::BYTES_AT_FIRST + SLOT_BYTES);
-
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Steps, CudaError> {
         let mut slot =
             || Ok(Slot { words: Words::new(driver)?, drawn: driver.allocate(SLOT_BYTES)? });

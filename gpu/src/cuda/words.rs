@@ -22,7 +22,7 @@ pub(super) struct Words {
 impl Words {
     /// Size of the device memory that [`Words::new`] allocates for the 32-bit numbers of a step (positions, block
     /// numbers), bytes.
-    pub(super) const BYTES_AT_FIRST: usize = AT_FIRST * 4;
+    const BYTES_AT_FIRST: usize = AT_FIRST * 4;
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Words, CudaError> {
         let at = driver.allocate(Words::BYTES_AT_FIRST)?;

@@ -44,6 +44,7 @@ pub fn check_faults<D: Driver>(
 pub fn lose_device<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), CheckError> {
     driver.load(KernelShape { head_dim: 64, queries: 1, q8: false })?;
     let memory = Memory::new(&mut driver)?;
+    // No allocation lies in the first megabytes of the address space.
     driver.launch(&memory.copy(DevicePtr(1 << 20)))?;
     let is_lost = |result: Result<(), CudaError>| matches!(result, Err(CudaError::Lost(_)));
     report.holds("a read of missing memory loses the GPU", is_lost(driver.wait()));

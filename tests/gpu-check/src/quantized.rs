@@ -32,7 +32,7 @@ pub struct QuantizedCase {
 }
 
 /// Products with few and many rows, with sizes that are no multiples of tiles, units and groups.
-pub const QUANTIZED_CASES: [QuantizedCase; 9] = [
+pub const QUANTIZED_CASES: [QuantizedCase; 17] = [
     case(NumberType::Int4, [1, 2], 8, 32, 1),
     case(NumberType::Int4, [130, 40], 264, 32, 5),
     case(NumberType::Int4, [17, 16], 2056, 128, 33),
@@ -42,6 +42,14 @@ pub const QUANTIZED_CASES: [QuantizedCase; 9] = [
     case(NumberType::Fp8, [16, 1], 1032, 1032, 2),
     case(NumberType::Fp8, [200, 57], 136, 128, MANY_ROWS),
     case(NumberType::Int4, [300, 4], 96, 64, MANY_ROWS + 32),
+    case(NumberType::Int4, [40, 9], 296, 32, 12),
+    case(NumberType::Int4, [40, 9], 1176, 128, 20),
+    case(NumberType::Int4, [40, 9], 1176, 96, 100),
+    case(NumberType::Int8, [40, 9], 1176, 128, 20),
+    case(NumberType::Int8, [40, 9], 296, 64, 100),
+    case(NumberType::Fp8, [40, 9], 296, 296, 12),
+    case(NumberType::Fp8, [40, 9], 1176, 1176, 20),
+    case(NumberType::Fp8, [40, 9], 296, 128, 100),
 ];
 
 const fn case(

@@ -89,7 +89,7 @@ fn matrices<D: Driver>(
         return made.collect();
     };
     let group = if numbers == NumberType::Fp8 { n } else { GROUP };
-    let shape = QuantizedShape::new(n, n, numbers, group).expect("a multiple of 16");
+    let shape = QuantizedShape::new(n, n, numbers, group).expect("a multiple of 32");
     let word = numbers.group_word(0.25, 0).expect("a short scale");
     let groups = vec![word; n * shape.row_groups()];
     // Without this bit, no 8-bit float is NaN.
@@ -99,8 +99,8 @@ fn matrices<D: Driver>(
     made.collect()
 }
 
-/// Returns bytes that vary without a short period: equal weights would let the matrix units run faster than they do on
-/// real ones.
+/// Returns bytes that vary without a short period (Knuth's multiplicative hash of their numbers): with equal weights, the
+/// matrix units would run faster than with real weights.
 fn varied(count: usize) -> impl Iterator<Item = u8> {
     (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8)
 }

@@ -121,8 +121,8 @@ async fn one_by_one(engine: impl FnOnce() -> EngineHandle, output: u32) -> Vec<V
     all
 }
 
-/// Runs the requests at once: premium requests arrive when the first background request has its first token. Returns
-/// their tokens and the number of preemptions.
+/// Runs the requests at once: all others arrive when the first request has its first token. Returns the requests' tokens and
+/// the number of preemptions.
 async fn at_once(engine: impl FnOnce() -> EngineHandle, output: u32) -> (Vec<Vec<TokenId>>, u32) {
     let engine = engine();
     let mut readers = Vec::new();

@@ -15,8 +15,9 @@ use std::ffi::c_void;
 
 /// Name of the kernel that moves words of 32 bits.
 pub(super) const MOVE_WORDS: &str = "move_words";
-/// Largest range that the kernel moves, bytes: the masks of 256 rows of logits. A copy engine moves larger ranges faster.
-const BY_KERNEL_BYTES: usize = 4 << 20;
+/// Largest range that the kernel moves, bytes: the masks of 256 rows for a vocabulary of 131,072 tokens. A copy engine moves
+/// larger ranges faster.
+pub(super) const BY_KERNEL_BYTES: usize = 4 << 20;
 /// Threads of a thread block of the kernel.
 const THREADS: u32 = 256;
 /// Most thread blocks of the kernel. Each thread moves several words if the range has more.
@@ -98,7 +99,7 @@ impl Moves {
         mut from: u64,
         bytes: usize,
     ) -> Result<(), CudaError> {
-        let mut words = (bytes / 4) as u32;
+        let mut words = (bytes / 4) as u64;
         let mut args: [*mut c_void; 3] =
             [(&raw mut from).cast(), (&raw mut to).cast(), (&raw mut words).cast()];
         let blocks = (words as usize).div_ceil(THREADS as usize).min(BLOCKS_MAX) as u32;

@@ -114,6 +114,7 @@ impl Products {
         Ok(plan)
     }
 
+    /// Returns the fastest algorithm for a plan by cuBLASLt's estimate, or [`CublasError::NOTHING_FITS`].
     fn fastest(
         &self,
         plan: &Plan,

@@ -5,7 +5,7 @@
 use super::calls::driver::memory;
 use super::calls::work::{event, stream};
 use super::context::{Context, lost};
-use super::moves::Moves;
+use super::moves::{BY_KERNEL_BYTES, Moves};
 use crate::cuda::{CudaError, DevicePtr};
 use cudarc::driver::sys::{CUevent, CUstream};
 
@@ -77,7 +77,7 @@ impl Staging {
         let stream = moves.stream();
         self.turn(stream)?;
         let mut from = from;
-        for chunk in bytes.chunks_mut(HALF_BYTES) {
+        for chunk in bytes.chunks_mut(BY_KERNEL_BYTES) {
             // SAFETY: the half of the staging memory belongs to this value, the GPU has read its earlier content, and
             // the stream is synchronized before the host reads the memory. The source is device memory of the caller.
             unsafe {

@@ -3,11 +3,11 @@
 //! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR] [PART...]`
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt. The full run needs 40 GB of device memory, for a model of 8B Llama
-//! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run, in this order: `speed`,
-//! `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `swaps`, `copies`, `faults`. The part
-//! `kernels` runs only if it is named: each measured step twice with two layers, for a profiler. The reference checkpoints,
-//! whose logits Hugging Face transformers computed, are in `tests/reference/tiny` of the project, or in the folder given by
-//! `--reference`.
+//! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run. They run in this order:
+//! `speed`, `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `swaps`, `copies`,
+//! `faults`. The part `kernels` runs only if it is named; it runs each measured step twice, with two layers, for a profiler.
+//! The reference checkpoints, whose logits Hugging Face transformers computed, are in `tests/reference/tiny` of the project,
+//! or in the folder given by `--reference`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -117,7 +117,7 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     };
     // Measure the speed first: if the run is cut off, the checks of results can be repeated on any GPU, the speed only
     // on this one.
-    for name in PARTS.into_iter().chain([KERNELS]).filter(|name| options.parts.contains(name)) {
+    for name in [KERNELS].into_iter().chain(PARTS).filter(|name| options.parts.contains(name)) {
         part(name, report, |report| check_part(name, &driver, options, report));
     }
     Ok(held.name())

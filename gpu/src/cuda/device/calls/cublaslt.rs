@@ -55,8 +55,7 @@ impl CublasError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     pub(crate) algorithm: cublasLtMatmulAlgo_t,
-    /// Bytes of workspace that the algorithm needs for the product.
-    pub(crate) workspace_bytes: usize,
+    workspace_bytes: usize,
     /// Status of the algorithm for the product, a number of `cublasStatus_t`: 0 if the algorithm can compute it.
     pub(crate) status: u32,
     waves: f32,
@@ -68,8 +67,6 @@ const _: () = assert!(
         && align_of::<Found>() == align_of::<cublasLtMatmulHeuristicResult_t>()
         && std::mem::offset_of!(Found, status)
             == std::mem::offset_of!(cublasLtMatmulHeuristicResult_t, state)
-        && std::mem::offset_of!(Found, workspace_bytes)
-            == std::mem::offset_of!(cublasLtMatmulHeuristicResult_t, workspaceSize)
 );
 
 impl Found {
