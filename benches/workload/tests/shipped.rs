@@ -20,7 +20,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
-            // The subfolder holds recorded traffic and no workload, so it is left out.
+            // One subfolder holds recorded traffic and no workload, the other the workloads of the next test.
             continue;
         }
         let file = entry.file_name().into_string().unwrap();
@@ -28,6 +28,13 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
         count += 1;
     }
     assert!(count >= 8, "{count} workloads");
+}
+
+#[test]
+fn workloads_for_a_gpu_are_valid_and_named_like_their_files() {
+    for name in ["calibrate", "w2"] {
+        assert_eq!(shipped(&format!("gpu/{name}.toml")).name, format!("gpu-{name}"));
+    }
 }
 
 /// Returns (tier, request rate or number of closed-loop streams, start time in seconds, prompt length, output length)

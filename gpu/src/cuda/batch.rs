@@ -273,7 +273,7 @@ mod tests {
             lay_out(&seqs, 2, Cut { filled: true, ..CUT })
         };
         let (one, other) = (filled(70, 31), filled(70, 159));
-        assert_eq!((one.groups[0].spans, one.words.len()), (4, other.words.len() - 8));
+        assert_eq!((one.groups[0].spans, one.words.len()), (4, other.words.len() - 16));
         assert_eq!(words(&one, one.groups[0].span_rows, 4), [0, 0, 0, 1]);
         let three = filled(40, 31);
         assert_eq!(words(&three, three.groups[0].span_rows, 4), [0, 0, 1, NO_ROW]);
