@@ -24,7 +24,7 @@ static_assert(TILE % (ATTENTION_WARPS * 16) == 0 && TILE_KEYS % 16 == 0 && HEAD_
 // neighbouring rows start in different memory banks.
 constexpr u32 TILE_STRIDE = HEAD_DIM + 8;
 
-// A group of threads, as many as a power of two, copies a row of HEAD_DIM elements, eight elements each.
+// A group of ROW_THREADS threads, a power of two, copies a row of HEAD_DIM elements. Each thread copies eight elements.
 __device__ constexpr u32 power_of_two_from(u32 least) { return least > 1 ? 2 * power_of_two_from((least + 1) / 2) : 1; }
 constexpr u32 ROW_THREADS = power_of_two_from(HEAD_DIM / 8), ROWS_AT_ONCE = THREADS / ROW_THREADS;
 constexpr u32 TURNS = TILE_KEYS / ROWS_AT_ONCE; // turns in which the threads of a block copy TILE_KEYS rows
@@ -64,7 +64,7 @@ struct Head {
     u32 block_size;
 };
 
-// Place of a key in its KV block. The value's place is a constant distance further on.
+// Address of a key in a KV block. The address of the key's value is a constant number of bytes higher.
 struct Place {
     const unsigned char *elements;
     const unsigned char *scale; // of a format with scales only
@@ -287,10 +287,10 @@ __device__ __forceinline__ void write_out(bf16 *out, u32 cols, const Sums &sums,
     }
 }
 
-// Attention of one tile of a sequence. `blockIdx.x` is a key head. `blockIdx.y` is a tile: it belongs to sequence
-// number `tile_sequences[blockIdx.y]` and starts at pair `tile_numbers[blockIdx.y] * TILE`. Sequence s has the rows
-// from `sequences[4 s]` on, `sequences[4 s + 1]` of them; its first row is at position `sequences[4 s + 2]`; its block
-// table starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
+// Attention of one tile of a sequence. `blockIdx.x` is a key head. `blockIdx.y` is a tile. The tile is part of
+// sequence number `tile_sequences[blockIdx.y]` and starts at pair `tile_numbers[blockIdx.y] * TILE`. Sequence s has
+// `sequences[4 s + 1]` rows, from row `sequences[4 s]` on; the first row of the sequence is at position
+// `sequences[4 s + 2]`, and the block table of the sequence starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
 // attention_rows.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(attention_prefill)(
     const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,

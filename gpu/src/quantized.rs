@@ -7,7 +7,7 @@ use crate::{MatrixPart, SourceType};
 
 /// Numbers of a unit: a row is padded with zeros to whole units, and a group is a whole number of units.
 pub const UNIT: usize = 32;
-/// Lowest bit of each of eight 4-bit numbers in their word.
+/// Bit positions of eight 4-bit numbers in a 32-bit word: the position of the lowest bit of each number.
 const PLACES: [u32; 8] = [0, 16, 4, 20, 8, 24, 12, 28];
 
 /// Type of the numbers of a quantized matrix.

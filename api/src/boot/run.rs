@@ -309,8 +309,8 @@ async fn stop_http(
     futures_util::future::join(handle.stop(true), http).await;
 }
 
-/// Reads the keys file again at each SIGHUP, and logs the labels that tenants have in the metrics. A file that cannot
-/// be used is logged, and the keys stay as they were.
+/// Reads the keys file again at each SIGHUP, and logs the tenants' metric labels. If the file is invalid, the error is
+/// logged and the keys stay as they were.
 async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let reading = app.clone();

@@ -46,7 +46,7 @@ impl OpenSpan {
 }
 
 /// Returns the context of a request's span: with the span that the client names by the headers `traceparent` and
-/// `tracestate` of W3C Trace Context, or empty if the client names none, or more than one, or in a wrong form.
+/// `tracestate` of W3C Trace Context, or empty if `traceparent` is missing, repeated or malformed.
 fn parent(headers: &HeaderMap) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
 }

@@ -119,8 +119,8 @@ impl Clock {
         .await
     }
 
-    /// Returns the wall-clock times of moments of engine time, from what the wall clock shows now. They are for
-    /// exported spans; scheduling never uses them.
+    /// Returns a converter of engine times to wall-clock times, made from the current wall-clock time. Exported spans
+    /// use the wall-clock times; scheduling never does.
     pub fn wall_times(&self) -> WallTimes {
         WallTimes { zero: SystemTime::now() - Duration::from_micros(self.now().0) }
     }

@@ -4,7 +4,7 @@
 //! forms their intersection: each alternative of one part with each alternative of the other, as copies. The
 //! intersection of two lists of 100 references has 10,000 objects. llguidance limits the number of intersections and not
 //! the size of an intersection, so a schema of 90 KB can take gigabytes. Therefore this module estimates the size of the
-//! expansion before llguidance compiles the schema, and refuses a schema with a large expansion.
+//! expansion before llguidance compiles the schema, and refuses a schema whose estimated expansion exceeds the limit.
 
 mod shape;
 

@@ -247,8 +247,8 @@ impl Scheduler {
         self.state.inspect(seq, now)
     }
 
-    /// Returns the time in which the queue of a tier drains, us, from its length and the rate at which requests leave
-    /// it (Little's law); `None` if that rate is unknown.
+    /// Returns the time in which the queue of a tier drains, us, by Little's law from the length of the queue and the
+    /// rate at which requests leave the queue; `None` if the rate is unknown.
     pub fn drain_us(&self, tier: Tier, now: Timestamp) -> Option<f64> {
         self.state.queue.drain[tier.index()].wait_us(now)
     }

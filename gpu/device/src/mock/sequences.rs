@@ -133,8 +133,8 @@ impl SequenceState {
     /// already (a repeated step).
     ///
     /// # Errors
-    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait`
-    /// ends.
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if the mask of the sequence is not
+    /// ready before `wait` ends.
     pub(super) fn sample(
         &mut self,
         end: usize,
