@@ -290,8 +290,8 @@ __device__ __forceinline__ void write_out(bf16 *out, u32 cols, const Sums &sums,
 // Attention of one tile of a sequence. `blockIdx.x` is a key head. `blockIdx.y` is a tile. The tile is part of
 // sequence number `tile_sequences[blockIdx.y]` and starts at pair `tile_numbers[blockIdx.y] * TILE`. Sequence s has
 // `sequences[4 s + 1]` rows, from row `sequences[4 s]` on; the first row of the sequence is at position
-// `sequences[4 s + 2]`, and the block table of the sequence starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
-// attention_rows.
+// `sequences[4 s + 2]`, and the block table of the sequence starts at `tables[sequences[4 s + 3]]`. `out` is
+// [row][query head][HEAD_DIM]. The other arguments are those of attention_rows.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(attention_prefill)(
     const bf16 *qkv, u32 cols, const unsigned char *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
     const u32 *tables, const u32 *tile_sequences, const u32 *tile_numbers, bf16 *out, u32 kv_heads, u32 window,
