@@ -13,6 +13,8 @@ pub(crate) const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Backgr
 const LARGE_GPU: &str = "llama70b-tp8-a100";
 /// Path of the device profile of the CPU server, which was measured on two CPU cores.
 const CPU: &str = "benches/profiles/cpu-smollm2-2-cores-calibrated.toml";
+/// Path of the device profile for the workloads in the folder `gpu`: a model of 8B shape, measured on one H100.
+const ONE_GPU: &str = "benches/profiles/llama8b-h100-calibrated.toml";
 /// Names of the workloads that are made for the CPU server.
 const MADE_FOR_CPU: [&str; 10] = [
     "calibrate",
@@ -110,7 +112,8 @@ pub(crate) fn cases(length: Length) -> Vec<Case> {
 pub(crate) fn all(length: Length) -> Vec<Case> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = toml_files(&root.join("benches/workloads"));
-    assert!(files.len() >= 20, "{} workloads", files.len());
+    files.extend(toml_files(&root.join("benches/workloads/gpu")));
+    assert!(files.len() >= 22, "{} workloads", files.len());
     if length == Length::Full {
         files.extend(toml_files(&root.join("../shared/workloads/traces")));
     }
@@ -135,6 +138,8 @@ fn case(root: &Path, path: &Path, length: Length) -> Case {
     let mut workload = Workload::load(path).unwrap_or_else(|error| panic!("{error}"));
     let profile = if MADE_FOR_CPU.contains(&workload.name.as_str()) {
         root.join(CPU).display().to_string()
+    } else if path.parent().is_some_and(|folder| folder.ends_with("gpu")) {
+        root.join(ONE_GPU).display().to_string()
     } else {
         LARGE_GPU.to_owned()
     };

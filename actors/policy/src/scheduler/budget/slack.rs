@@ -19,6 +19,9 @@ pub(crate) struct Allowance {
     pub(crate) aim_us: f64,
     /// Time by which the stream is ahead of its aimed pace, us; negative if it is behind.
     pub(crate) slack_us: f64,
+    /// Recoverable lag: time that the stream is predicted to gain on its aimed pace if its steps hold no prompts, us:
+    /// until its end, but at least with one token and at most with `MAX_BEHIND` tokens.
+    pub(crate) recoverable_us: f64,
 }
 
 /// Returns when the first token is due by the TTFT target alone: arrival + TTFT target; the end of time without one.
@@ -86,9 +89,13 @@ pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Opti
     let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
     let slack_us = aim_us * (f64::from(stream.planned_output()) - 1.0) - elapsed_us;
-    let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
-    let lost = slack_us + can_gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
-    (!lost).then_some(Allowance { aim_us, slack_us })
+    let gain_us = aim_us - bare_us;
+    let output_left = f64::from(stream.output_left());
+    let lost = slack_us + output_left * gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
+    let predicted = stream.service.predicted_tokens - f64::from(stream.planned_output());
+    let recoverable_us =
+        predicted.clamp(1.0, output_left.clamp(1.0, MAX_BEHIND)) * gain_us.max(0.0);
+    (!lost).then_some(Allowance { aim_us, slack_us, recoverable_us })
 }
 
 #[cfg(test)]
@@ -191,5 +198,22 @@ mod tests {
         // A stream that could gain enough is given up when it is more than 64 * 490 us = 31,360 us behind.
         assert_eq!(slack_us(800, 31_360), Some(-31_360.0));
         assert_eq!(slack_us(800, 31_361), None);
+    }
+
+    #[test]
+    fn a_stream_recovers_with_each_token_that_is_predicted_to_come() {
+        let recoverable_us = |predicted, output_left: u32, bare_us| {
+            let mut stream = paced(5, Some(0.5));
+            stream.service.predicted_tokens = predicted;
+            stream.text.max_tokens = 5 + output_left;
+            let allowance = allowance(&stream, bare_us, Timestamp(11_000));
+            allowance.expect("the stream is ahead of its target").recoverable_us
+        };
+        // The stream aims at 490 us per token, so it gains 390 us with each token in steps of 100 us. It has 5 tokens.
+        assert_eq!(recoverable_us(12.0, 90, 100.0), 7.0 * 390.0);
+        assert_eq!(recoverable_us(12.0, 4, 100.0), 4.0 * 390.0, "at most 4 tokens may come");
+        assert_eq!(recoverable_us(3.0, 90, 100.0), 390.0, "at least one token comes");
+        assert_eq!(recoverable_us(700.0, 900, 100.0), 64.0 * 390.0, "not of tokens far ahead");
+        assert_eq!(recoverable_us(12.0, 3, 500.0), 0.0, "steps are longer than the pace");
     }
 }

@@ -3,7 +3,8 @@
 //! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
 //! A stream with a TPOT target may take the target per token on average: time that its steps so far took less is its
 //! slack, and the next step may take the target plus the slack. The stream that allows the shortest step limits the
-//! step, and prompts fill the step up to that length.
+//! step, and prompts fill the step up to that length. If only one tier has requests, a stream may also be behind its
+//! pace, by a part of the lag from which it is predicted to recover.
 //!
 //! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
@@ -23,13 +24,16 @@ const TIERS: usize = Tier::ALL.len();
 /// Longest step while no first token would miss its TTFT target by it, as a share of the tightest TTFT target of the
 /// tiers with recent arrivals: a request that arrives during the step waits for its end. A smaller share would make
 /// lower tiers' steps short, and so inefficient, where no request of a higher tier ever comes.
-const BLOCKING: f64 = 0.2;
+const BLOCKING: f64 = 0.3;
 /// Lower bound of the limit that [`BLOCKING`] sets, in multiples of the time of an empty step. On a slow device a
 /// shorter step would consist mostly of its fixed cost.
 const LEAST_BLOCKING: f64 = 2.0;
 /// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
 /// saving over more tokens would take longer than short streams last.
 const SAVING_TOKENS: f64 = 30.0;
+/// Lag behind the aimed pace that streams may have if only one tier has requests, as a share of their recoverable lag.
+/// All of it would leave nothing for prompts that come later, and an output may end earlier than predicted.
+const RECOVERED: f64 = 0.5;
 
 /// Step budget: the length that the next step may have, and the time that prompts need in it.
 #[derive(Debug)]
@@ -66,11 +70,12 @@ impl StepBudget {
             !paused || candidate.sequence.tier < Tier::Background
         };
         let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
-        // Use no slack reserve if only one tier has requests: the reserve protects premium streams from lower tiers'
-        // work.
-        let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
+        // If only one tier has requests, use no slack reserve, which protects premium streams from lower tiers' work.
+        // Let streams fall behind their pace by a lag from which they recover, so that first tokens come sooner.
+        let (reserve_us, recovered) =
+            if traffic.one_tier { (0.0, RECOVERED) } else { (reserve.us(), 0.0) };
         let reserve = (reserve_us, reserve.saving_max());
-        let (allowed_us, reserved_us) = allowed_us(candidates, reserve, bare_us, now);
+        let (allowed_us, reserved_us) = allowed_us(candidates, (reserve, recovered), bare_us, now);
         let mut budget = StepBudget {
             allowed_us,
             blocking_us: blocking_us(basis, traffic),
@@ -155,10 +160,11 @@ impl StepBudget {
 
 /// Returns the longest step that the streams of each tier allow, us, and the longest that premium streams allow for
 /// lower tiers' work, us. Premium streams keep a slack reserve of `reserve_us`, or save up for it at most the share
-/// `saving_max` of their aimed pace in each step.
+/// `saving_max` of their aimed pace in each step. Streams may be behind their aimed pace by the share `recovered` of
+/// their recoverable lag.
 fn allowed_us(
     candidates: &[Candidate<'_>],
-    (reserve_us, saving_max): (f64, f64),
+    ((reserve_us, saving_max), recovered): ((f64, f64), f64),
     bare_us: f64,
     now: Timestamp,
 ) -> ([f64; TIERS], f64) {
@@ -166,8 +172,9 @@ fn allowed_us(
     let mut reserved_us = f64::INFINITY;
     for stream in candidates.iter().filter(|candidate| candidate.decoding) {
         let tier = stream.sequence.tier;
-        if let Some(Allowance { aim_us, slack_us }) = allowance(stream.sequence, bare_us, now) {
-            let step_us = aim_us + slack_us;
+        let allowance = allowance(stream.sequence, bare_us, now);
+        if let Some(Allowance { aim_us, slack_us, recoverable_us }) = allowance {
+            let step_us = aim_us + slack_us + recovered * recoverable_us;
             let least = &mut allowed_us[tier.index()];
             *least = least.min(step_us);
             if tier <= Tier::Premium {

@@ -94,12 +94,12 @@ mod tests {
         candidates.iter().map(|candidate| candidate.sequence.id.0).collect()
     }
 
-    /// Returns the streams that stay in a step whose length premium's TTFT target of 5 ms bounds: a fifth of it is
-    /// 1,000 us. A step takes 100 us without streams, so that 900 us are left to background streams.
+    /// Returns the streams that stay in a step whose length premium's TTFT target of 4 ms bounds: 30 % of it are
+    /// 1,200 us. A step takes 100 us without streams, so that 1,100 us are left to background streams.
     fn kept(streams: &[Sequence]) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
-        s.basis.targets.premium.ttft_ms = Some(5.0);
+        s.basis.targets.premium.ttft_ms = Some(4.0);
         for tier in [Tier::Premium, Tier::Background] {
             s.queue.arrivals.set(tier, Some(NOW));
         }
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn background_streams_that_just_fit_into_the_step_are_not_paused() {
-        // A stream of 886 tokens takes 7 us, and 0.5 us for each token: 450 us.
+        // A stream of 1,086 tokens takes 7 us, and 0.5 us for each token: 550 us.
         let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
-        assert_eq!(kept(&[of(1, 880), of(2, 880)]), [1, 2]);
-        assert_eq!(kept(&[of(1, 880), of(2, 881)]), [1]);
+        assert_eq!(kept(&[of(1, 1_080), of(2, 1_080)]), [1, 2]);
+        assert_eq!(kept(&[of(1, 1_080), of(2, 1_081)]), [1]);
     }
 
     #[test]
