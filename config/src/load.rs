@@ -2,7 +2,7 @@
 
 use crate::declare::{Field, variable};
 use crate::renamed::{Named, named};
-use crate::{FIELDS, Policy, ServerSettings, SettingsError, suggest};
+use crate::{DeviceKind, FIELDS, Policy, ServerSettings, SettingsError, suggest};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -10,6 +10,12 @@ use toml::{Spanned, Table, Value};
 
 /// Largest settings file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Default of `scheduler.max_num_seqs` on a GPU. A GPU reads the weights once for all sequences of a step, so with the
+/// slots of a CPU it would make a third fewer tokens (docs/simulation.md, "Sizes of a step").
+const GPU_SEQS: u32 = 256;
+/// Default of `scheduler.max_num_batched_tokens` on a GPU. The tokens of a step are limited by the targets of its
+/// streams first; with 2,048 tokens fewer premium requests of `long-prompts` are in target.
+const GPU_TOKENS: u32 = 1024;
 
 /// Source of a setting's value, for error messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -261,6 +267,21 @@ impl Loader {
     /// Returns the names of the settings that were set, in order.
     pub fn given(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.given.iter().map(|(named, _)| named.field.path.as_str())
+    }
+
+    /// Returns the device that the settings name.
+    pub fn device_kind(&self) -> DeviceKind {
+        let last = self.given.iter().rev().find(|(named, _)| named.field.path == "device.kind");
+        let text = last.and_then(|(_, value)| value.as_str());
+        text.and_then(|text| DeviceKind::try_from(text.to_owned()).ok())
+            .unwrap_or_else(|| self.base.device.kind.clone())
+    }
+
+    /// Takes the default sizes of a step on a GPU, for settings that are not set.
+    pub fn take_gpu_sizes(&mut self) {
+        let scheduler = &mut self.base.engine.scheduler;
+        scheduler.max_num_seqs = GPU_SEQS;
+        scheduler.max_num_batched_tokens = GPU_TOKENS;
     }
 
     /// Checks the collected settings. Returns them with the warnings that came up while they were collected.

@@ -194,9 +194,9 @@ settings! {
         /// Scheduling policy: a named set of values for the settings of `scheduler`, `preemption` and `shedding`, each
         /// of which can be overridden. `tiercel policy show NAME` prints them.
         policy: Policy, flag "policy";
-        /// Most sequences in one step: its number of slots.
+        /// Most sequences in one step: its number of slots. On a GPU the default is 256.
         max_num_seqs: u32, in 1..=4096, flag "max-num-seqs";
-        /// Most tokens (decode + prefill) in one step; at least scheduler.max_num_seqs.
+        /// Most tokens (decode + prefill) in one step; at least scheduler.max_num_seqs. On a GPU the default is 1024.
         max_num_batched_tokens: u32, in 1..=65_536, flag "max-num-batched-tokens";
         /// Most steps that are at the device at once, if the device allows several (a GPU does). With 2, the device
         /// starts the next step without waiting for the host.

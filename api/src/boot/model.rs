@@ -14,6 +14,9 @@ use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
+/// Warning that a GPU is present and the CPU computes, before the reason.
+const CPU_INSTEAD: &str = "the GPU cannot be used, so the CPU computes; sizes of a step that are not stated are \
+                           those for a GPU (--device cpu takes those for a CPU)";
 /// Longest wait until a fetch of the model ends after it was told to stop, us.
 const STOP_FETCHING_US: u64 = 3_000_000;
 
@@ -88,7 +91,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     let loaded = match loaded {
         // Fall back to the CPU: the device setting is `auto`, so the user did not insist on the GPU.
         Err(error) if chosen && error.is_of_device() => {
-            tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
+            tracing::warn!("{CPU_INSTEAD}: {error}");
             let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
             load::load(&files, &options, &mut |_| {})
         }
@@ -158,7 +161,7 @@ fn device(settings: &ServerSettings) -> DeviceChoice {
         DeviceKind::Auto if cuda::gpu_present() => match cuda::Context::open(0) {
             Ok(_) => 0,
             Err(error) => {
-                tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
+                tracing::warn!("{CPU_INSTEAD}: {error}");
                 return DeviceChoice::Cpu;
             }
         },
