@@ -3,9 +3,11 @@ use crate::StepId;
 use std::sync::mpsc;
 
 /// Test runner of steps that reports each call of `begin`, `end` and `proceed`. Step 2 panics, step 4 cannot begin, and
-/// step 9 waits for earlier steps. `has_ended` returns true from the `looks`-th call on.
+/// step 9 waits for earlier steps. `has_ended` returns true from the `looks`-th call on. No step ends before the sender of
+/// `submitted` is dropped, so that calls do not depend on how fast the test submits steps.
 struct Scripted {
     asked: mpsc::Sender<String>,
+    submitted: mpsc::Receiver<()>,
     begun: VecDeque<u64>,
     looks: u32,
 }
@@ -37,6 +39,7 @@ impl QueuedRunner for Scripted {
 
     fn end(&mut self) -> Result<StepOutput, StepError> {
         let id = self.begun.pop_front().expect("a step that was begun");
+        self.submitted.recv().expect_err("nothing is sent, the sender is dropped");
         self.asked.send(format!("end {id}")).expect("the test listens");
         Ok(StepOutput::default())
     }
@@ -54,7 +57,8 @@ fn run(
     ids: std::ops::RangeInclusive<u64>,
 ) -> (Vec<String>, Vec<StepDone>) {
     let (asked, heard) = mpsc::channel();
-    let runner = Scripted { asked, begun: VecDeque::new(), looks };
+    let (submitting, submitted) = mpsc::channel();
+    let runner = Scripted { asked, submitted, begun: VecDeque::new(), looks };
     let mut device = StepThread::start(depth, runner).expect("a thread");
     let (tx, answers) = mpsc::channel();
     for id in ids.clone() {
@@ -68,6 +72,7 @@ fn run(
             }
         }
     }
+    drop(submitting);
     drop(device);
     let answers: Vec<StepDone> = ids.map(|_| answers.recv().expect("an answer")).collect();
     (heard.iter().collect(), answers)
@@ -116,7 +121,8 @@ fn one_that_does_not_begin_is_answered_in_its_turn() {
 fn a_step_proceeds_when_the_answer_to_the_one_before_is_out() {
     let (asked, heard) = mpsc::channel();
     let answered = asked.clone();
-    let runner = Scripted { asked, begun: VecDeque::new(), looks: u32::MAX };
+    let runner =
+        Scripted { asked, submitted: mpsc::channel().1, begun: VecDeque::new(), looks: u32::MAX };
     let mut device = StepThread::start(2, runner).expect("a thread");
     for id in 5..=6 {
         let answered = answered.clone();
@@ -132,7 +138,7 @@ fn a_step_proceeds_when_the_answer_to_the_one_before_is_out() {
 #[test]
 fn a_step_that_nothing_follows_is_answered_when_it_has_ended() {
     let (asked, heard) = mpsc::channel();
-    let runner = Scripted { asked, begun: VecDeque::new(), looks: 3 };
+    let runner = Scripted { asked, submitted: mpsc::channel().1, begun: VecDeque::new(), looks: 3 };
     let mut device = StepThread::start(2, runner).expect("a thread");
     let (tx, answers) = mpsc::channel();
     let done = Box::new(move |done| tx.send(done).expect("the test listens"));
