@@ -33,6 +33,7 @@ mod server;
 mod shares;
 mod shedding;
 mod slo;
+mod step_sizes;
 mod suggest;
 
 pub use declare::Field;
@@ -62,3 +63,4 @@ pub use server::{
 pub use shares::SharesSettings;
 pub use shedding::{Late, SheddingForm, SheddingSettings};
 pub use slo::{SloSettings, SloTargets, Target, TierSlo};
+pub use step_sizes::StatedSizes;

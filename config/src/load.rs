@@ -2,7 +2,8 @@
 
 use crate::declare::{Field, variable};
 use crate::renamed::{Named, named};
-use crate::{DeviceKind, FIELDS, Policy, ServerSettings, SettingsError, suggest};
+use crate::step_sizes::StatedSizes;
+use crate::{FIELDS, Policy, ServerSettings, SettingsError, suggest};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -10,12 +11,6 @@ use toml::{Spanned, Table, Value};
 
 /// Largest settings file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Default of `scheduler.max_num_seqs` on a GPU. A GPU reads the weights once for all sequences of a step, so with the
-/// slots of a CPU it would make a third fewer tokens (docs/simulation.md, "Sizes of a step").
-const GPU_SEQS: u32 = 256;
-/// Default of `scheduler.max_num_batched_tokens` on a GPU. The tokens of a step are limited by the targets of its
-/// streams first; with 2,048 tokens fewer premium requests of `long-prompts` are in target.
-const GPU_TOKENS: u32 = 1024;
 
 /// Source of a setting's value, for error messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -269,21 +264,6 @@ impl Loader {
         self.given.iter().map(|(named, _)| named.field.path.as_str())
     }
 
-    /// Returns the device that the settings name.
-    pub fn device_kind(&self) -> DeviceKind {
-        let last = self.given.iter().rev().find(|(named, _)| named.field.path == "device.kind");
-        let text = last.and_then(|(_, value)| value.as_str());
-        text.and_then(|text| DeviceKind::try_from(text.to_owned()).ok())
-            .unwrap_or_else(|| self.base.device.kind.clone())
-    }
-
-    /// Takes the default sizes of a step on a GPU, for settings that are not set.
-    pub fn take_gpu_sizes(&mut self) {
-        let scheduler = &mut self.base.engine.scheduler;
-        scheduler.max_num_seqs = GPU_SEQS;
-        scheduler.max_num_batched_tokens = GPU_TOKENS;
-    }
-
     /// Checks the collected settings. Returns them with the warnings that came up while they were collected.
     ///
     /// # Errors
@@ -291,16 +271,21 @@ impl Loader {
     /// cannot go together.
     pub fn finish(self) -> Result<(ServerSettings, Vec<String>), LoadError> {
         let mut base = self.base;
+        let mut stated = StatedSizes::default();
         if let Some(policy) = given_policy(&self.given) {
+            let before = base.engine.scheduler.max_num_batched_tokens;
             base.engine.use_policy(policy);
+            stated.tokens = base.engine.scheduler.max_num_batched_tokens != before;
         }
         let mut tree = Table::try_from(base)
             .expect("plain data of strings, numbers and tables always serializes");
         for (named, value) in self.given {
+            stated.add(&named.field.path);
             place(&mut tree, named.field, value);
         }
         let settings: ServerSettings =
             tree.try_into().expect("every value was checked against its field");
+        let settings = ServerSettings { stated, ..settings };
         settings.check()?;
         Ok((settings, self.warnings))
     }

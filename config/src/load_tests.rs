@@ -312,23 +312,6 @@ fn a_gpu_is_named_by_its_number() {
 }
 
 #[test]
-fn steps_on_a_gpu_are_larger_unless_their_sizes_are_stated() {
-    let sizes = |assignments: &[&str]| {
-        let mut loader = Loader::default();
-        assignments.iter().for_each(|assignment| loader.assignment(assignment).unwrap());
-        assert_eq!(loader.device_kind(), DeviceKind::Cuda(1), "the last device counts");
-        loader.take_gpu_sizes();
-        let scheduler = loader.finish().unwrap().0.engine.scheduler;
-        (scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-    };
-    let (gpus, policy) = (["device.kind=cpu", "device.kind=cuda:1"], "scheduler.policy=throughput");
-    assert_eq!(sizes(&gpus), (256, 1024));
-    assert_eq!(sizes(&[gpus[1], "scheduler.max_num_seqs=300"]), (300, 1024));
-    assert_eq!(sizes(&[gpus[1], policy]), (256, 2048), "a policy states its own");
-    assert_eq!(Loader::default().device_kind(), DeviceKind::Auto);
-}
-
-#[test]
 fn tls_needs_both_files_and_metrics_a_listener_that_is_on() {
     let wrong = |http: &str| {
         let mut loader = Loader::default();

@@ -7,6 +7,7 @@ use crate::kind::OfKind;
 use crate::listen::is_loopback;
 use crate::mock::MockSettings;
 use crate::model::ModelSettings;
+use crate::step_sizes::StatedSizes;
 use crate::{Kind, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub struct ServerSettings {
     /// Settings of the engine.
     #[serde(flatten)]
     pub engine: EngineSettings,
+    /// Whether the settings state the sizes of a step, whose defaults depend on the device.
+    #[serde(skip)]
+    pub stated: StatedSizes,
 }
 
 settings! {

@@ -62,7 +62,7 @@ pub(crate) fn open(
     let text = Text::of_mock(vocabulary, chat_template).map_err(refused)?;
     let sampling = with_temperature(SamplingParams::default(), &settings.model);
     let (device, hash) = (MockDevice::open(options), hasher.finalize());
-    Ok(Loaded { device, text, name, hash, sampling })
+    Ok(Loaded { device, text, name, hash, sampling, settings: settings.clone() })
 }
 
 /// Reads the replies that the settings name, and logs what the mock device `device` answers with.

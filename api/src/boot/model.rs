@@ -14,9 +14,6 @@ use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
-/// Warning that a GPU is present and the CPU computes, before the reason.
-const CPU_INSTEAD: &str = "the GPU cannot be used, so the CPU computes; sizes of a step that are not stated are \
-                           those for a GPU (--device cpu takes those for a CPU)";
 /// Longest wait until a fetch of the model ends after it was told to stop, us.
 const STOP_FETCHING_US: u64 = 3_000_000;
 
@@ -30,6 +27,8 @@ pub(crate) struct Loaded {
     pub(crate) hash: blake3::Hash,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
+    /// Settings in effect: sizes of a step that are not stated are those of the device.
+    pub(crate) settings: ServerSettings,
 }
 
 /// Runs blocking work of several seconds on a thread of its own and awaits its result. Dropping the future does not end
@@ -85,15 +84,18 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
             tracing::debug!(percent = tenths * 10, "packing the weights");
         }
     };
-    let options = options(settings);
+    let device = device(settings);
+    let on_gpu = device != DeviceChoice::Cpu;
+    let mut in_effect = if on_gpu { settings.on_gpu() } else { settings.clone() };
+    let options = options(&in_effect, device);
     let loaded = load::load(&files, &options, &mut tell);
-    let chosen = settings.device.kind == DeviceKind::Auto && options.device != DeviceChoice::Cpu;
+    let chosen = settings.device.kind == DeviceKind::Auto && on_gpu;
     let loaded = match loaded {
         // Fall back to the CPU: the device setting is `auto`, so the user did not insist on the GPU.
         Err(error) if chosen && error.is_of_device() => {
-            tracing::warn!("{CPU_INSTEAD}: {error}");
-            let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
-            load::load(&files, &options, &mut |_| {})
+            tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
+            in_effect = settings.clone();
+            load::load(&files, &self::options(settings, DeviceChoice::Cpu), &mut |_| {})
         }
         loaded => loaded,
     };
@@ -102,7 +104,8 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         LoadError::Cuda(error) => BootError::Model(error.to_string()),
         error => failed(&error),
     })?;
-    Ok(Loaded { device: loaded.device, text, name, hash, sampling })
+    let settings = in_effect;
+    Ok(Loaded { device: loaded.device, text, name, hash, sampling, settings })
 }
 
 /// Returns the default sampling parameters: those that the checkpoint recommends, and OpenAI's defaults for the rest.
@@ -161,7 +164,7 @@ fn device(settings: &ServerSettings) -> DeviceChoice {
         DeviceKind::Auto if cuda::gpu_present() => match cuda::Context::open(0) {
             Ok(_) => 0,
             Err(error) => {
-                tracing::warn!("{CPU_INSTEAD}: {error}");
+                tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
                 return DeviceChoice::Cpu;
             }
         },
@@ -178,10 +181,10 @@ fn device(settings: &ServerSettings) -> DeviceChoice {
     }
 }
 
-fn options(settings: &ServerSettings) -> LoadOptions {
+fn options(settings: &ServerSettings, device: DeviceChoice) -> LoadOptions {
     let scheduler = &settings.engine.scheduler;
     LoadOptions {
-        device: device(settings),
+        device,
         weights: match settings.model.weights {
             Weights::Auto => WeightFormat::Auto,
             Weights::F32 => WeightFormat::F32,

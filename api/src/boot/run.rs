@@ -218,7 +218,7 @@ async fn launch(
     control: &Arbiter,
     stop: &Stop,
 ) -> Result<EngineHandle, BootError> {
-    let Loaded { device, text, name, hash, sampling } = match &settings.device.kind {
+    let loaded = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
         // Load the model on a thread of its own, so that the HTTP server can answer `/health` meanwhile.
         DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
@@ -226,6 +226,7 @@ async fn launch(
             model::beside(move || model::load(&settings, stop)).await?
         }
     };
+    let Loaded { device, text, name, hash, sampling, settings } = loaded;
     let forms = text.forms(&settings.model);
     forms.log();
     let served = Served {
@@ -235,7 +236,7 @@ async fn launch(
         forms: &forms,
         sampling: &sampling,
     };
-    let fingerprint = fingerprint::of_server(settings, &served);
+    let fingerprint = fingerprint::of_server(&settings, &served);
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;

@@ -5,8 +5,7 @@ use crate::cli::log;
 use clap::builder::{PossibleValuesParser, UnknownArgumentValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use std::path::PathBuf;
-use tiercel_config::{DeviceKind, FIELDS, Field, Kind, Loader, ServerSettings};
-use tiercel_gpu::cuda;
+use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
 
 const CONFIG: &str = "TIERCEL_CONFIG";
 /// Environment variables that begin with `TIERCEL_` but are not settings.
@@ -48,14 +47,6 @@ impl SettingFlags {
         }
         for assignment in &self.assignments {
             loader.assignment(assignment).map_err(Failure::usage)?;
-        }
-        let on_gpu = match loader.device_kind() {
-            DeviceKind::Cuda(_) => true,
-            DeviceKind::Auto => cuda::gpu_present(),
-            DeviceKind::Cpu | DeviceKind::Mock(_) => false,
-        };
-        if on_gpu {
-            loader.take_gpu_sizes();
         }
         let (settings, warnings) = loader.finish().map_err(Failure::usage)?;
         for warning in warnings {

@@ -28,7 +28,7 @@ const MAX_SEEDS: u64 = 1000;
 The engine is that of the server; only the device and the clock are simulated. Equal seeds give equal
 results. Workloads are TOML files; benches/workloads has examples.
 
-The sizes of the engine (tokens in a step, slots, queues) are the server's defaults, overridden by the
+The sizes of the engine (tokens in a step, slots, queues) are a CPU server's defaults, overridden by the
 device's profile, then by the workload, then by --set. The table is printed below the sizes in effect.
 
 With --fuzz there is no workload. Each seed draws a hostile scenario: a device with hardly any memory,
