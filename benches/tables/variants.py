@@ -50,7 +50,6 @@ CONSTANTS = [
     ("scheduler/budget/prefill_demand", "LEAST_ERROR", "share of a step", None),
     ("scheduler/budget/step_budget", "BLOCKING", "share of the TTFT target", None),
     ("scheduler/budget/step_budget", "LEAST_BLOCKING", "empty steps", None),
-    ("scheduler/budget/step_budget", "RECOVERED", "share of the recoverable lag", None),
     ("scheduler/queue/arrivals", "LATELY_US", "us", None),
     ("scheduler/budget/step_budget", "SAVING_TOKENS", "tokens", None),
     ("scheduler/budget/slack", "MAX_BEHIND", "TPOT targets", None),

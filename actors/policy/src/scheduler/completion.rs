@@ -82,7 +82,10 @@ impl State {
         self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
-        if let Some(target_ms) = self.basis.targets.of(Tier::Premium).tpot_ms {
+        // While one tier is alone, premium streams may fall behind their pace, which says nothing of the slack that they
+        // need beside lower tiers.
+        let target_ms = self.basis.targets.of(Tier::Premium).tpot_ms;
+        if let Some(target_ms) = target_ms.filter(|_| !self.queue.traffic(now).one_tier) {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.basis.cost.step_us(&StepWork::default()) + own_us;
             let aim_us = target_ms * 1000.0 * AIM;

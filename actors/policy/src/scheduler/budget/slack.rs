@@ -11,16 +11,19 @@ pub(crate) const AIM: f64 = 0.98;
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
+/// Most tokens with which a stream is predicted to make up its lag, so that the pause of a long stream stays short. With
+/// at most as many tokens as [`MAX_BEHIND`], no stream is let fall so far behind that it no longer limits a step.
+const RECOVERY_TOKENS: f64 = 64.0;
 
-/// Longest next step that one stream allows: its aimed pace plus its slack.
+/// Longest next step that one stream allows, in parts: aimed pace, slack and recoverable lag.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
     /// Aimed pace of the stream, us.
     pub(crate) aim_us: f64,
     /// Time by which the stream is ahead of its aimed pace, us; negative if it is behind.
     pub(crate) slack_us: f64,
-    /// Recoverable lag: time that the stream is predicted to gain on its aimed pace if its steps hold no prompts, us:
-    /// until its end, but at least with one token and at most with `MAX_BEHIND` tokens.
+    /// Recoverable lag: time that the stream is predicted to make up on its aimed pace after the next step if later
+    /// steps hold no prompts, us. At most [`RECOVERY_TOKENS`] tokens count.
     pub(crate) recoverable_us: f64,
 }
 
@@ -92,9 +95,10 @@ pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Opti
     let gain_us = aim_us - bare_us;
     let output_left = f64::from(stream.output_left());
     let lost = slack_us + output_left * gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
-    let predicted = stream.service.predicted_tokens - f64::from(stream.planned_output());
-    let recoverable_us =
-        predicted.clamp(1.0, output_left.clamp(1.0, MAX_BEHIND)) * gain_us.max(0.0);
+    // The planned step gives the stream one token; tokens after it can make up a lag.
+    let predicted = stream.service.predicted_tokens - f64::from(stream.planned_output()) - 1.0;
+    let tokens = predicted.min(output_left - 1.0).clamp(0.0, RECOVERY_TOKENS);
+    let recoverable_us = tokens * gain_us.max(0.0);
     (!lost).then_some(Allowance { aim_us, slack_us, recoverable_us })
 }
 
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_recovers_with_each_token_that_is_predicted_to_come() {
+    fn the_recoverable_lag_counts_the_tokens_that_are_predicted_after_the_next_step() {
         let recoverable_us = |predicted, output_left: u32, bare_us| {
             let mut stream = paced(5, Some(0.5));
             stream.service.predicted_tokens = predicted;
@@ -209,10 +213,11 @@ mod tests {
             let allowance = allowance(&stream, bare_us, Timestamp(11_000));
             allowance.expect("the stream is ahead of its target").recoverable_us
         };
-        // The stream aims at 490 us per token, so it gains 390 us with each token in steps of 100 us. It has 5 tokens.
-        assert_eq!(recoverable_us(12.0, 90, 100.0), 7.0 * 390.0);
-        assert_eq!(recoverable_us(12.0, 4, 100.0), 4.0 * 390.0, "at most 4 tokens may come");
-        assert_eq!(recoverable_us(3.0, 90, 100.0), 390.0, "at least one token comes");
+        // The stream aims at 490 us per token, so it makes up 390 us with each token in steps of 100 us. It has 5 tokens,
+        // and the next step gives it the sixth.
+        assert_eq!(recoverable_us(12.0, 90, 100.0), 6.0 * 390.0);
+        assert_eq!(recoverable_us(12.0, 4, 100.0), 3.0 * 390.0, "at most 3 tokens come after it");
+        assert_eq!(recoverable_us(3.0, 90, 100.0), 0.0, "none is predicted to come");
         assert_eq!(recoverable_us(700.0, 900, 100.0), 64.0 * 390.0, "not of tokens far ahead");
         assert_eq!(recoverable_us(12.0, 3, 500.0), 0.0, "steps are longer than the pace");
     }

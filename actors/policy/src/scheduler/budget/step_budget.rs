@@ -4,7 +4,7 @@
 //! A stream with a TPOT target may take the target per token on average: time that its steps so far took less is its
 //! slack, and the next step may take the target plus the slack. The stream that allows the shortest step limits the
 //! step, and prompts fill the step up to that length. If only one tier has requests, a stream may also be behind its
-//! pace, by a part of the lag from which it is predicted to recover.
+//! pace, by a part of its recoverable lag.
 //!
 //! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
@@ -31,9 +31,9 @@ const LEAST_BLOCKING: f64 = 2.0;
 /// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
 /// saving over more tokens would take longer than short streams last.
 const SAVING_TOKENS: f64 = 30.0;
-/// Lag behind the aimed pace that streams may have if only one tier has requests, as a share of their recoverable lag.
-/// All of it would leave nothing for prompts that come later, and an output may end earlier than predicted.
-const RECOVERED: f64 = 0.5;
+/// Share of its recoverable lag by which a stream may be behind its aimed pace if only one tier has requests. All of it
+/// would leave nothing for prompts that come later, and an output may end earlier than predicted.
+const RECOVERABLE_SHARE: f64 = 0.5;
 
 /// Step budget: the length that the next step may have, and the time that prompts need in it.
 #[derive(Debug)]
@@ -63,19 +63,21 @@ impl StepBudget {
         if !basis.rules.budget_by_slack() {
             return None;
         }
+        let alone = traffic.one_tier && same_tier(candidates);
         // Leave out background streams if they may be paused: they must not keep a stream of a higher tier from
         // catching up.
         let counts = |candidate: &&Candidate<'_>| {
-            let paused = basis.rules.scheduling.pause_background;
+            let paused = basis.rules.scheduling.pause_background && !alone;
             !paused || candidate.sequence.tier < Tier::Background
         };
         let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
         // If only one tier has requests, use no slack reserve, which protects premium streams from lower tiers' work.
-        // Let streams fall behind their pace by a lag from which they recover, so that first tokens come sooner.
-        let (reserve_us, recovered) =
-            if traffic.one_tier { (0.0, RECOVERED) } else { (reserve.us(), 0.0) };
+        let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
         let reserve = (reserve_us, reserve.saving_max());
-        let (allowed_us, reserved_us) = allowed_us(candidates, (reserve, recovered), bare_us, now);
+        // If the streams are of one tier too, let them fall behind their pace, so that first tokens come sooner.
+        let recoverable_share = if alone { RECOVERABLE_SHARE } else { 0.0 };
+        let (allowed_us, reserved_us) =
+            allowed_us(candidates, (reserve, recoverable_share), bare_us, now);
         let mut budget = StepBudget {
             allowed_us,
             blocking_us: blocking_us(basis, traffic),
@@ -158,13 +160,20 @@ impl StepBudget {
     }
 }
 
+/// Whether all candidates are of one tier. A tier of which no request came lately and none waits may still have running
+/// streams, and an operator may have given a stream another tier.
+fn same_tier(candidates: &[Candidate<'_>]) -> bool {
+    let tier = |candidate: &Candidate<'_>| candidate.sequence.tier;
+    candidates.windows(2).all(|pair| tier(&pair[0]) == tier(&pair[1]))
+}
+
 /// Returns the longest step that the streams of each tier allow, us, and the longest that premium streams allow for
 /// lower tiers' work, us. Premium streams keep a slack reserve of `reserve_us`, or save up for it at most the share
-/// `saving_max` of their aimed pace in each step. Streams may be behind their aimed pace by the share `recovered` of
-/// their recoverable lag.
+/// `saving_max` of their aimed pace in each step. Streams may be behind their aimed pace by the share
+/// `recoverable_share` of their recoverable lag.
 fn allowed_us(
     candidates: &[Candidate<'_>],
-    ((reserve_us, saving_max), recovered): ((f64, f64), f64),
+    ((reserve_us, saving_max), recoverable_share): ((f64, f64), f64),
     bare_us: f64,
     now: Timestamp,
 ) -> ([f64; TIERS], f64) {
@@ -174,7 +183,7 @@ fn allowed_us(
         let tier = stream.sequence.tier;
         let allowance = allowance(stream.sequence, bare_us, now);
         if let Some(Allowance { aim_us, slack_us, recoverable_us }) = allowance {
-            let step_us = aim_us + slack_us + recovered * recoverable_us;
+            let step_us = aim_us + slack_us + recoverable_share * recoverable_us;
             let least = &mut allowed_us[tier.index()];
             *least = least.min(step_us);
             if tier <= Tier::Premium {

@@ -44,6 +44,7 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     let mut s = scheduler(|_| ());
     s.basis.targets.premium.tpot_ms = Some(2.0);
     s.reserve = SlackReserve::new(0.999);
+    s.queue.arrivals.set(Tier::Premium, Some(Timestamp(0)));
     let ended = InFlight {
         step: StepId(1),
         members: Vec::new(),
@@ -59,6 +60,11 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     let timing = StepTiming { forward_us: 90, sampling_us: 10, host_us: 0 };
     let output = StepOutput { sampled: Vec::new(), timing };
     for number in 1..=64 {
+        s.learn_from_step(&ended, &output, Timestamp(number * 100));
+    }
+    assert_eq!(s.reserve.us(), 0.0, "premium is alone");
+    s.queue.arrivals.set(Tier::Background, Some(Timestamp(0)));
+    for number in 65..=128 {
         s.learn_from_step(&ended, &output, Timestamp(number * 100));
     }
     // Each step holds 100 us of fixed cost and 2000 us of premium's and the system's work. Streams aim at 98 % of 2000

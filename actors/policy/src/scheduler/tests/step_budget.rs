@@ -120,18 +120,19 @@ fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
         let mut s = paced();
         s.reserve = SlackReserve::of_us(1_000.0);
         s.queue.arrivals.set(Tier::Background, worse_came);
-        stream(&mut s, Tier::Premium, 100, 1000);
+        stream(&mut s, Tier::Premium, 4, 1000);
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 200) });
         tokens(&mut s, 2, 1000)
     };
-    // A step may take 490 us, of which the decoding stream takes 101 us. Each step saves 1000 / 30 us to build up the
-    // slack reserve of 1000 us; the rest suffices for 35 prompt tokens. If no lower tier has requests, the stream needs
-    // no reserve and may fall behind its pace: the step computes the whole prompt.
-    assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (200, 35));
+    // A step may take 490 us, of which the decoding stream takes 101 us; the rest suffices for 38 prompt tokens. If
+    // lower tiers have requests, each step also saves 1000 / 30 us to build up the slack reserve of 1000 us, and the
+    // rest suffices for 35 prompt tokens. The stream is predicted to end with its second token, so it has no
+    // recoverable lag.
+    assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (38, 35));
 }
 
 #[test]
-fn streams_fall_behind_their_pace_by_half_of_what_they_recover_if_only_one_tier_has_requests() {
+fn one_tier_alone_may_be_behind_its_pace_by_half_of_its_recoverable_lag() {
     let prompt = |max_tokens, others_came| {
         let mut s = paced();
         s.queue.arrivals.set(Tier::Background, others_came);
@@ -139,10 +140,19 @@ fn streams_fall_behind_their_pace_by_half_of_what_they_recover_if_only_one_tier_
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 250) });
         tokens(&mut s, 2, 1000)
     };
-    // Of the 6 predicted tokens (half of 12) 5 are to come. In steps of 101 us each gains 389 us on the aimed pace of
-    // 490 us, together 1945 us. So the step may take 490 us + 1945 us / 2: 101 us, and 136 prompt tokens.
-    assert_eq!(prompt(12, None), 136);
+    // Of the 6 predicted tokens (half of 12), 4 come after the next step. In steps of 101 us each makes up 389 us on the
+    // aimed pace of 490 us, together 1556 us. So the step may take 490 us + 1556 us / 2: 101 us, and 116 prompt tokens.
+    assert_eq!(prompt(12, None), 116);
     assert_eq!(prompt(12, Some(Timestamp(1000))), 38, "a background request came");
+}
+
+#[test]
+fn a_stream_keeps_its_pace_beside_another_tier_although_no_request_of_its_tier_came_lately() {
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.queue.arrivals.set(Tier::Premium, None);
+    s.enqueue(sequence(2, Tier::Background, 200));
+    assert_eq!(tokens(&mut s, 2, 1000), 38);
 }
 
 #[test]
@@ -190,7 +200,7 @@ fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
 fn a_first_token_that_is_due_is_not_held_up_by_a_stream_of_its_tier() {
     let plan = |tier, arrival| {
         let mut s = paced();
-        // A background request came lately, so the stream may not fall behind its pace.
+        // A background request came lately, so two tiers have requests, and the stream keeps its pace.
         s.queue.arrivals.set(Tier::Background, Some(Timestamp(20_000)));
         stream(&mut s, Tier::Premium, 100, 20_000);
         s.enqueue(NewSequence { arrival: Timestamp(arrival), ..sequence(2, tier, 200) });
@@ -222,7 +232,7 @@ fn a_better_prompt_goes_before_the_pace_of_a_worse_stream_even_when_it_is_late()
 fn a_late_prompt_keeps_its_pace_to_the_end() {
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = Some(4.0);
-    // A background request came lately, so the stream may not fall behind its pace.
+    // A background request came lately, so two tiers have requests, and the stream keeps its pace.
     s.queue.arrivals.set(Tier::Background, Some(Timestamp(20_000)));
     stream(&mut s, Tier::Premium, 1000, 20_000);
     s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
