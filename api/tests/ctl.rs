@@ -283,10 +283,13 @@ fn a_recording_is_written_and_replayed_under_another_policy() {
     assert_eq!(report["measured"]["total"]["left"], 2, "{report}");
     assert_eq!(report["replays"][1]["policy"], "fcfs");
     for (arguments, says) in [
-        (["what-if", "--policy", "x", "--recording", path], "no policy x"),
-        (["what-if", "--policy", "fcfs", "--recording", "/missing"], "/missing"),
+        (&["what-if", "--policy", "x", "--recording", path][..], "no policy x"),
+        (&["what-if", "--policy", "fcfs", "--recording", "/missing"], "/missing"),
+        // Mistakes are found before the recording.
+        (&["what-if", "--policy", "x"], "no policy x"),
+        (&["what-if", "--policy", "fcfs", "--set", "scheduler.max_num_seqs=300"], "batched_tokens"),
     ] {
-        let refused = ctl(&server, &arguments);
+        let refused = ctl(&server, arguments);
         let text = String::from_utf8(refused.stderr).unwrap();
         assert_eq!((refused.status.code(), text.lines().count()), (Some(2), 1), "{text}");
         assert!(text.contains(says), "{text}");

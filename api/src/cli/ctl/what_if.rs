@@ -59,9 +59,8 @@ pub(super) struct WhatIf {
 
 impl WhatIf {
     pub(super) fn run(&self, client: &Client, json: bool) -> Result<(), Failure> {
-        // Find mistakes in the policies before the recording, which takes minutes.
-        for policy in &self.policy {
-            Chosen::load(policy, &ServerSettings::default(), &self.settings)?;
+        if self.recording.is_none() {
+            self.check_policies(client)?;
         }
         let folder = tempfile::tempdir().map_err(Failure::new)?;
         let partial = self.keep.as_deref().and_then(ReportFile::partial_of);
@@ -77,6 +76,18 @@ impl WhatIf {
             let text = std::fs::read_to_string(&report).map_err(Failure::new)?;
             let printed = writeln!(std::io::stdout().lock(), "{text}");
             printed.map_err(|error| Failure::new(format!("cannot print the report: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Finds mistakes in the policies before the recording, which takes minutes: loads each policy over the settings of
+    /// the server.
+    fn check_policies(&self, client: &Client) -> Result<(), Failure> {
+        let mut answer = client.get("/control/v1/policy", &[])?;
+        let engine = serde_json::from_value(answer["settings"].take()).map_err(Failure::new)?;
+        let base = ServerSettings { engine, ..ServerSettings::default() };
+        for policy in &self.policy {
+            Chosen::load(policy, &base, &self.settings)?;
         }
         Ok(())
     }
