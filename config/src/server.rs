@@ -32,7 +32,7 @@ pub struct ServerSettings {
     /// Settings of the engine.
     #[serde(flatten)]
     pub engine: EngineSettings,
-    /// Whether the settings state the sizes of a step, whose defaults depend on the device.
+    /// Which sizes of a step a user states. The others have defaults that depend on the device.
     #[serde(skip)]
     pub stated: StatedSizes,
 }

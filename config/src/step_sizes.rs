@@ -9,7 +9,7 @@ const GPU_SEQS: u32 = 256;
 /// H100, and make derived TTFT targets longer.
 const GPU_TOKENS: u32 = 1024;
 
-/// Whether the settings state the sizes of a step: by a file, the environment, a flag or a policy.
+/// Which sizes of a step a user states, by a file, the environment, a flag or the chosen policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatedSizes {
     /// Whether `scheduler.max_num_seqs` is stated.
@@ -27,8 +27,8 @@ impl StatedSizes {
 }
 
 impl ServerSettings {
-    /// Returns the settings of a server whose device is a GPU: sizes of a step that are not stated are those of a GPU.
-    /// Not more slots than stated tokens are taken, and not fewer tokens than stated slots.
+    /// Returns these settings for a server on a GPU: the settings that state no size of a step get the default of a GPU.
+    /// The slots are then at most as many as the stated tokens, and the tokens at least as many as the stated slots.
     pub fn on_gpu(&self) -> ServerSettings {
         let mut settings = self.clone();
         let scheduler = &mut settings.engine.scheduler;

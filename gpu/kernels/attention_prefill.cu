@@ -24,7 +24,7 @@ static_assert(TILE % (ATTENTION_WARPS * 16) == 0 && TILE_KEYS % 16 == 0 && HEAD_
 // neighbouring rows start in different memory banks.
 constexpr u32 TILE_STRIDE = HEAD_DIM + 8;
 
-// A group of ROW_THREADS threads, a power of two, copies a row of HEAD_DIM elements. Each thread copies eight elements.
+// A group of ROW_THREADS threads copies a row of HEAD_DIM elements, eight elements a thread. ROW_THREADS is a power of two.
 __device__ constexpr u32 power_of_two_from(u32 least) { return least > 1 ? 2 * power_of_two_from((least + 1) / 2) : 1; }
 constexpr u32 ROW_THREADS = power_of_two_from(HEAD_DIM / 8), ROWS_AT_ONCE = THREADS / ROW_THREADS;
 constexpr u32 TURNS = TILE_KEYS / ROWS_AT_ONCE; // turns in which the threads of a block copy TILE_KEYS rows

@@ -27,7 +27,7 @@ pub(crate) struct Loaded {
     pub(crate) hash: blake3::Hash,
     /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
-    /// Settings in effect: sizes of a step that are not stated are those of the device.
+    /// Settings in effect: sizes of a step that no user states are the defaults of the chosen device.
     pub(crate) settings: ServerSettings,
 }
 

@@ -205,8 +205,8 @@ pub(crate) async fn stop(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     Ok(HttpResponse::Ok().json(view(recorder)))
 }
 
-/// Endpoint `GET /control/v1/recording/file`: the recording that has ended, as a file. The recording has the traffic
-/// of all tenants, though no text, so the endpoint needs the role operator.
+/// Endpoint `GET /control/v1/recording/file`: sends the ended recording as a file. A recording holds the arrivals and
+/// lengths of all tenants' requests, and no text. The caller needs the role operator.
 pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
     let engine = app.loaded()?.engine.clone();

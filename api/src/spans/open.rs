@@ -45,8 +45,8 @@ impl OpenSpan {
     }
 }
 
-/// Returns the context of a request's span: with the span that the client names by the headers `traceparent` and
-/// `tracestate` of W3C Trace Context, or empty if `traceparent` is missing, repeated or malformed.
+/// Returns the parent context of a request's span. The client names the parent span by the headers `traceparent` and
+/// `tracestate` of W3C Trace Context. The context is empty if `traceparent` is missing, repeated or malformed.
 fn parent(headers: &HeaderMap) -> Context {
     TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers))
 }

@@ -119,8 +119,8 @@ impl Clock {
         .await
     }
 
-    /// Returns a converter of engine times to wall-clock times, made from the current wall-clock time. Exported spans
-    /// use the wall-clock times; scheduling never does.
+    /// Returns a converter of engine times to wall-clock times. The converter takes its offset from the wall clock at
+    /// this call. Exported spans have wall-clock times; scheduling uses engine times alone.
     pub fn wall_times(&self) -> WallTimes {
         WallTimes { zero: SystemTime::now() - Duration::from_micros(self.now().0) }
     }

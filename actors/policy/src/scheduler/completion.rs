@@ -82,8 +82,8 @@ impl State {
         self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
-        // While one tier is alone, premium streams may fall behind their pace, which says nothing of the slack that they
-        // need beside lower tiers.
+        // While one tier is alone, leave out the step: its streams may fall behind their pace, so the lag of premium is
+        // larger than beside lower tiers.
         let target_ms = self.basis.targets.of(Tier::Premium).tpot_ms;
         if let Some(target_ms) = target_ms.filter(|_| !self.queue.traffic(now).one_tier) {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();

@@ -11,8 +11,8 @@ pub(crate) const AIM: f64 = 0.98;
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
-/// Most tokens with which a stream is predicted to make up its lag, so that the pause of a long stream stays short. With
-/// at most as many tokens as [`MAX_BEHIND`], no stream is let fall so far behind that it no longer limits a step.
+/// Most tokens that count as making up a stream's lag, so that streams with long outputs do not pause for long. This
+/// number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
 const RECOVERY_TOKENS: f64 = 64.0;
 
 /// Longest next step that one stream allows, in parts: aimed pace, slack and recoverable lag.

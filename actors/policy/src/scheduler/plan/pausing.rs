@@ -94,8 +94,8 @@ mod tests {
         candidates.iter().map(|candidate| candidate.sequence.id.0).collect()
     }
 
-    /// Returns the streams that stay in a step whose length premium's TTFT target of 4 ms bounds: 30 % of it are
-    /// 1,200 us. A step takes 100 us without streams, so that 1,100 us are left to background streams.
+    /// Returns the streams that stay in a step of at most 1,200 us: 30 % of premium's TTFT target of 4 ms. A step without
+    /// streams takes 100 us, so background streams have 1,100 us.
     fn kept(streams: &[Sequence]) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn background_streams_that_just_fit_into_the_step_are_not_paused() {
-        // A stream of 1,086 tokens takes 7 us, and 0.5 us for each token: 550 us.
+        // Decoding a stream with 1,086 tokens of KV adds 7 us to a step, and 0.5 us for each of these tokens: 550 us.
         let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
         assert_eq!(kept(&[of(1, 1_080), of(2, 1_080)]), [1, 2]);
         assert_eq!(kept(&[of(1, 1_080), of(2, 1_081)]), [1]);
