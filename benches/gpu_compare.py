@@ -169,6 +169,7 @@ def run(name, command, workload, arguments):
                 path.write_text(text)
             report = folder / "report.json"
             words = [arguments.tiercel, "bench", "--url", url, "--workload", path, "--json", report]
+            words += ["--send-priority"] if arguments.peer_priority and name == "peer" else []
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
             return json.loads(report.read_text())
         finally:
@@ -242,6 +243,7 @@ def parsed():
     parser.add_argument("--seconds", type=int, help="length of every workload; to try the script")
     parser.add_argument("--tiercel-arg", action="append", default=[], help="further argument of `tiercel serve`")
     parser.add_argument("--peer-arg", action="append", default=[], help="further argument of the peer")
+    parser.add_argument("--peer-priority", action="store_true", help="send the peer the field `priority` by tier")
     parser.add_argument("--json", type=pathlib.Path, help="file for all figures")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", default=WORKLOADS)

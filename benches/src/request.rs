@@ -156,6 +156,16 @@ pub(crate) fn service_tier(tier: Tier) -> &'static str {
     }
 }
 
+/// Returns the value of the request field `priority` for a tier. Servers of vLLM with `--scheduling-policy priority` serve
+/// lower numbers first.
+fn priority(tier: Tier) -> u8 {
+    match tier {
+        Tier::System | Tier::Premium => 0,
+        Tier::Standard => 1,
+        Tier::Background => 2,
+    }
+}
+
 /// Sends a request and reads its response stream until the request or the run ends. Returns the measurements of the
 /// request.
 pub(crate) async fn perform(
@@ -213,6 +223,9 @@ fn body(context: &Context, planned: &Planned) -> Vec<u8> {
     }
     if let Some(top_k) = class.sampling.top_k {
         body["top_k"] = top_k.into();
+    }
+    if context.send_priority {
+        body["priority"] = priority(class.tier).into();
     }
     body.to_string().into_bytes()
 }

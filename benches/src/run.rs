@@ -33,6 +33,8 @@ pub struct Target {
     pub ca_file: Option<PathBuf>,
     /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
+    /// Whether requests also have the field `priority`, a number for each tier, for servers that know no `service_tier`.
+    pub send_priority: bool,
     /// Limits that the load client sets itself: requests in flight and idle timeout.
     pub limits: Limits,
 }
@@ -101,6 +103,7 @@ pub(crate) struct Context {
     pub(crate) model: String,
     pub(crate) vocabulary: Vocabulary,
     pub(crate) salt: u64,
+    pub(crate) send_priority: bool,
     pub(crate) limits: Limits,
     pub(crate) clock: Clock,
     start: Timestamp,
@@ -158,6 +161,7 @@ pub async fn run(
         model: found.model,
         vocabulary: found.vocabulary,
         salt: started_unix_s,
+        send_priority: target.send_priority,
         limits: target.limits,
         start: clock.now(),
         clock,

@@ -40,6 +40,10 @@ pub(crate) struct Bench {
     /// Model that requests name; by default the first that the server lists
     #[arg(long)]
     model: Option<String>,
+    /// Also send the field `priority`: 0 for premium, 1 for standard, 2 for background (for vLLM with --scheduling-policy
+    /// priority)
+    #[arg(long)]
+    send_priority: bool,
     /// API key, sent as a bearer token
     #[arg(long, env = "TIERCEL_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
@@ -61,6 +65,7 @@ impl Bench {
             api_key: self.api_key,
             ca_file: self.ca,
             model: self.model,
+            send_priority: self.send_priority,
             limits: Limits::default(),
         };
         let watched = std::io::stderr().is_terminal();

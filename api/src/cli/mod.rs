@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
     match &cli.command {
         // The settings of a server say which form its log has, so the log starts when they are loaded.
         Command::Serve(_) => {}
-        Command::Simulate(_) => log::start(log::SIMULATION, LogFormat::Text),
+        Command::Simulate(_) | Command::Bench(_) => log::start(log::SIMULATION, LogFormat::Text),
         Command::Top(_) => log::start(log::VIEW, LogFormat::Text),
         _ => log::start(log::SERVER, LogFormat::Text),
     }

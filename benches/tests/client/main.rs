@@ -138,6 +138,22 @@ async fn requests_say_what_the_workload_says() {
 }
 
 #[tokio::test]
+async fn requests_have_the_number_of_their_tier_if_asked_to() {
+    let fake =
+        start(true, |_, _| std::future::ready(streamed(&completion(&["a"], (9, 1)), 100, 100)))
+            .await;
+    let classes = [Tier::Premium, Tier::Standard, Tier::Background].map(|tier| burst(tier, 1));
+    let target = Target { send_priority: true, ..target(&fake) };
+    run(&workload(classes.to_vec()), &target, |_| {}).await.unwrap();
+    let seen = fake.seen.lock().unwrap();
+    let number_of = |tier: &str| {
+        let body = seen.iter().find(|body| body["service_tier"] == tier).unwrap();
+        body["priority"].as_u64()
+    };
+    assert_eq!(["priority", "default", "flex"].map(number_of), [Some(0), Some(1), Some(2)]);
+}
+
+#[tokio::test]
 async fn a_server_without_tokenize_gets_words() {
     let fake =
         start(false, |_, _| std::future::ready(streamed(&completion(&["a"], (9, 1)), 100, 100)))
