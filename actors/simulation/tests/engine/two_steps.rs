@@ -63,6 +63,25 @@ fn a_stream_has_the_next_step_in_flight_and_the_same_text() {
 }
 
 #[test]
+fn a_profile_with_a_slow_host_keeps_two_steps_in_flight_and_then_the_host_costs_no_time() {
+    let end_us = |host_us: f64| {
+        let mut end_us = 0;
+        simulate(async |clock| {
+            let mut laboratory = Laboratory::tiny(clock.clone());
+            laboratory.device.profile.host.step_us = host_us;
+            let engine = laboratory.start_recorded(None);
+            collect(engine.submit(request(&[1, 2], 100)).await.unwrap()).await;
+            end_us = clock.now().0;
+        });
+        end_us
+    };
+    // The first steps wait for the host, until the engine knows of it; later ones are submitted while the step before
+    // them is in flight.
+    let waits = (end_us(50.0) - end_us(0.0)) / 50;
+    assert!((2..=5).contains(&waits), "{waits} of 100 steps waited");
+}
+
+#[test]
 fn a_stop_token_ends_the_stream_although_the_next_step_is_under_way() {
     simulate(async |clock| {
         let laboratory = tiny(clock);

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
     /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
-    /// that end, us. The time goes into handing out tokens, planning and waking threads.
+    /// that end, us. The time goes into handing out tokens, planning and waking threads. Steps report it as their host
+    /// time, so a device for two steps in flight gets the next step before the end of the step in flight. A host that
+    /// needs longer than a step is not modelled then.
     pub step_us: f64,
     /// Time that the host takes for each decoding sequence of a step, us; added to the fixed time before the step
     /// (`step_us`), in the same case.

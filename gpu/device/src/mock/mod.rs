@@ -57,8 +57,8 @@ pub struct MockOptions {
     pub noise_sigma: f64,
     /// Drift of the device's speed over time, if any.
     pub drift: Option<MockDrift>,
-    /// Time that each step reports as its host time (`StepTiming::host_us`), us. The mock device does not spend this
-    /// time.
+    /// Time that each step reports as its host time (`StepTiming::host_us`) in addition to that of the profile, us. The
+    /// mock device does not spend this time.
     pub host_us: u64,
     /// Tokens per KV block.
     pub block_size: u32,

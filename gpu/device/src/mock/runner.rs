@@ -138,17 +138,19 @@ impl Engine {
         if begun.is_ok() {
             slices::spoil(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
         }
-        let (host_us, forward_us) = self.durations_us(batch, waited);
+        let (host_us, forward_us) = self.durations_us(batch);
         let injected = self.faults.chance(self.options.faults.step_fails)
             | self.shared.borrow_mut().timed_faults.hits(MockTimedFaultKind::FailedStep, now);
-        self.options.clock.sleep_us(host_us + forward_us).await;
+        let wait_us = if waited { host_us } else { 0 };
+        self.options.clock.sleep_us(wait_us + forward_us).await;
         let copies_before = begun.map_err(|fault| self.found(fault))?;
         self.check_again(&sound, copies_before).map_err(|fault| self.found(fault))?;
         if injected {
             return Err(StepError::Failed("injected".to_owned()));
         }
         slices::write(&sound, &self.sequences, &mut self.shared.borrow_mut().memory);
-        let timing = StepTiming { forward_us, sampling_us: 0, host_us: self.options.host_us };
+        let host_us = self.options.host_us + host_us;
+        let timing = StepTiming { forward_us, sampling_us: 0, host_us };
         Ok(StepOutput { sampled: self.sample(batch), timing })
     }
 
@@ -209,8 +211,8 @@ impl Engine {
     }
 
     /// Returns two durations of a step, us: the time that the host takes before the device can begin, and the time of
-    /// the device itself.
-    fn durations_us(&mut self, batch: &StepBatch, waited: bool) -> (u64, u64) {
+    /// the device itself. The device waits for the host only if it was idle.
+    fn durations_us(&mut self, batch: &StepBatch) -> (u64, u64) {
         let faults = &self.options.faults;
         let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
         let noise = self.noise.noise(self.options.noise_sigma);
@@ -219,7 +221,7 @@ impl Engine {
         let base_factor = self.options.drift.as_ref().map_or(1.0, |drift| drift.factor(now));
         let profile = &self.options.profile;
         let factor = noise * slow * profile.pace_at(now) * self.own_noise.factor(now);
-        let host_us = if waited { profile.host.before_step_us(work.decode_tokens) } else { 0.0 };
+        let host_us = profile.host.before_step_us(work.decode_tokens);
         let device_us = step_us(profile, base_factor, work) * factor;
         let slow_us = self.shared.borrow_mut().timed_faults.slow_us(now);
         (host_us.round() as u64, device_us.round() as u64 + slow_us)
