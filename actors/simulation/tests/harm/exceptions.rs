@@ -20,14 +20,8 @@ struct Known {
 /// Reason why the default policy makes fewer tokens than another preset in short runs of the workload `streams-32`:
 /// chance. In runs of 300 s (two seeds) the default policy and `fcfs` make 521 tok/s each.
 const WAVES: &str = "32 streams that start together run in waves, and the window ends within one";
-/// Reason why the default policy may be worse for background alone on the workload `gpu-calibrate`.
-const TURNS: &str =
-    "two tenants take turns; under fcfs a burst of one goes before the other's requests";
 
-const KNOWN: &[Known] = &[
-    quick('b', "streams-32", ("all", "tok/s", 4.0), WAVES),
-    quick('c', "gpu-calibrate", ("background", "TTFT p90, ms", 5.0), TURNS),
-];
+const KNOWN: &[Known] = &[quick('b', "streams-32", ("all", "tok/s", 4.0), WAVES)];
 
 /// Returns a known case in short runs: the tier, the figure, and the largest percentage by which it may be worse.
 const fn quick(
