@@ -150,11 +150,13 @@ struct Inputs {
 };
 
 // Multiplies the rows and features of the thread block. Thread blocks of the same features follow one another in the grid,
-// so that all but the first find the weights in the cache. Activations are loaded AHEAD units ahead.
-template <u32 NUMBER, u32 BANDS, u32 TILES, u32 STAGES, u32 AHEAD>
+// so that all but the first find the weights in the cache. Activations are loaded `AHEAD` units ahead. Tiles beyond the rows
+// are multiplied too, as zeros: with a branch around them, the compiler waits for the loads within the branch.
+template <u32 NUMBER, u32 BANDS, u32 TILES, u32 STAGES>
 __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void *out, const Sizes &sizes) {
     SHARED_MEMORY(shared);
     using Q = Queue<NUMBER, BANDS, STAGES>;
+    constexpr u32 AHEAD = TILES < 4 ? 4 / TILES : 1;
     u32 lane = lane_of_thread(), warp = warp_of_thread(), place = lane % 4, k = sizes.k;
     u32 first_feature = blockIdx.y * BANDS * BAND, first_row = blockIdx.x * TILES * 8;
     u32 rows = min(sizes.m - first_row, TILES * 8), tiles = (rows + 7) / 8;
@@ -196,18 +198,17 @@ __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void
                 }
 #pragma unroll
                 for (u32 tile = 0; tile < TILES; tile++) {
-                    if (tile > 0 && tile >= tiles) break;
-                    Eight now = next[of_ahead][tile];
-                    next[of_ahead][tile] = inputs.at(tile, unit + AHEAD);
+                    const u32 *now = next[of_ahead][tile].at;
 #pragma unroll
                     for (u32 i = 0; i < 4; i += 2) {
 #pragma unroll
                         for (u32 band = 0; band < BANDS; band++) {
                             const Eight &low = weights[2 * band], &high = weights[2 * band + 1];
                             u32 a[4] = {low.at[i], high.at[i], low.at[i + 1], high.at[i + 1]};
-                            multiply_tiles(sum[tile][band], a, now.at + i);
+                            multiply_tiles(sum[tile][band], a, now + i);
                         }
                     }
+                    next[of_ahead][tile] = inputs.at(tile, unit + AHEAD);
                 }
             }
         }
@@ -239,33 +240,33 @@ __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void
 // `x` is [m][k] in bf16; `out` is [m][n], in f32 if `wide` is not 0, otherwise in bf16. The first arguments describe the matrix
 // [n, k] (weights.cuh). RESIDENT is the number of thread blocks that must fit on a multiprocessor. The host knows the same
 // forms (gpu/src/cuda/multiply.rs).
-#define QUANTIZED_KERNEL(name, NUMBER, BANDS, TILES, STAGES, AHEAD, RESIDENT)                                                  \
+#define QUANTIZED_KERNEL(name, NUMBER, BANDS, TILES, STAGES, RESIDENT)                                                         \
     extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS *WARP, RESIDENT) name(                                         \
         const unsigned char *numbers, const u32 *groups, u32 units, u32 group_units, u32 n, const bf16 *x, void *out, u32 m,   \
         u32 k, u32 wide                                                                                                        \
     ) {                                                                                                                        \
-        multiply<NUMBER, BANDS, TILES, STAGES, AHEAD>({numbers, groups, units, group_units, n}, x, out, {m, n, k, wide});      \
+        multiply<NUMBER, BANDS, TILES, STAGES>({numbers, groups, units, group_units, n}, x, out, {m, n, k, wide});      \
     }
-#define BF16_KERNEL(name, BANDS, TILES, STAGES, AHEAD, RESIDENT)                                                               \
+#define BF16_KERNEL(name, BANDS, TILES, STAGES, RESIDENT)                                                                      \
     extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS *WARP, RESIDENT) name(                                         \
         const unsigned char *weights, u32 n, const bf16 *x, void *out, u32 m, u32 k, u32 wide                                  \
     ) {                                                                                                                        \
-        multiply<BF16, BANDS, TILES, STAGES, AHEAD>({weights, nullptr, 0, 1, n}, x, out, {m, n, k, wide});                     \
+        multiply<BF16, BANDS, TILES, STAGES>({weights, nullptr, 0, 1, n}, x, out, {m, n, k, wide});                     \
     }
 
-QUANTIZED_KERNEL(multiply_int4_8, INT4, 2, 1, 2, 4, 2)
-QUANTIZED_KERNEL(multiply_int4_16, INT4, 2, 2, 2, 2, 2)
-QUANTIZED_KERNEL(multiply_int4_32, INT4, 2, 4, 2, 1, 2)
-QUANTIZED_KERNEL(multiply_int4_64, INT4, 2, 8, 2, 2, 1)
-QUANTIZED_KERNEL(multiply_int8_8, INT8, 2, 1, 2, 4, 2)
-QUANTIZED_KERNEL(multiply_int8_16, INT8, 2, 2, 2, 2, 2)
-QUANTIZED_KERNEL(multiply_int8_32, INT8, 2, 4, 2, 1, 2)
-QUANTIZED_KERNEL(multiply_int8_64, INT8, 2, 8, 2, 2, 1)
-QUANTIZED_KERNEL(multiply_fp8_8, FP8, 2, 1, 2, 4, 2)
-QUANTIZED_KERNEL(multiply_fp8_16, FP8, 2, 2, 2, 2, 2)
-QUANTIZED_KERNEL(multiply_fp8_32, FP8, 2, 4, 2, 1, 2)
-QUANTIZED_KERNEL(multiply_fp8_64, FP8, 2, 8, 2, 2, 1)
-BF16_KERNEL(multiply_bf16_8, 1, 1, 2, 4, 2)
-BF16_KERNEL(multiply_bf16_16, 1, 2, 2, 2, 2)
-BF16_KERNEL(multiply_bf16_32, 1, 4, 2, 2, 2)
-BF16_KERNEL(multiply_bf16_64, 1, 8, 2, 2, 1)
+QUANTIZED_KERNEL(multiply_int4_8, INT4, 2, 1, 2, 2)
+QUANTIZED_KERNEL(multiply_int4_16, INT4, 2, 2, 2, 2)
+QUANTIZED_KERNEL(multiply_int4_32, INT4, 2, 4, 2, 2)
+QUANTIZED_KERNEL(multiply_int4_64, INT4, 2, 8, 2, 1)
+QUANTIZED_KERNEL(multiply_int8_8, INT8, 2, 1, 2, 2)
+QUANTIZED_KERNEL(multiply_int8_16, INT8, 2, 2, 2, 2)
+QUANTIZED_KERNEL(multiply_int8_32, INT8, 2, 4, 2, 2)
+QUANTIZED_KERNEL(multiply_int8_64, INT8, 2, 8, 2, 1)
+QUANTIZED_KERNEL(multiply_fp8_8, FP8, 2, 1, 2, 2)
+QUANTIZED_KERNEL(multiply_fp8_16, FP8, 2, 2, 2, 2)
+QUANTIZED_KERNEL(multiply_fp8_32, FP8, 2, 4, 2, 2)
+QUANTIZED_KERNEL(multiply_fp8_64, FP8, 2, 8, 2, 1)
+BF16_KERNEL(multiply_bf16_8, 1, 1, 2, 2)
+BF16_KERNEL(multiply_bf16_16, 1, 2, 2, 2)
+BF16_KERNEL(multiply_bf16_32, 1, 4, 2, 2)
+BF16_KERNEL(multiply_bf16_64, 1, 8, 2, 1)

@@ -12,10 +12,13 @@ use super::multiply::{Form, MULTIPLY_THREADS, TILES, TILES_SHARED_BYTES, tiles_b
 use super::ops::{CudaOps, DRAWN};
 use crate::{NumberType, RowInput, UNIT};
 
-/// Most rows of activations that are multiplied by the stored numbers of a quantized matrix, and most that the kernels for few
-/// rows multiply by a bf16 matrix if products must be exact. On an H100, for a matrix `[8192, 8192]`, the kernels for stored
-/// numbers take 49 to 70 us for 64 rows and 181 to 188 us for 256; decoding and a product in bf16 took 151 to 160 us for 256.
-const ROWS_MAX: usize = 128;
+/// Most rows of activations that are multiplied by the stored numbers of a quantized matrix. On an H100, for a matrix
+/// `[8192, 8192]`, the kernels for stored numbers take 127 to 131 us for 128 rows; decoding and a product in bf16 take 142 to
+/// 152 us for 256 rows.
+const STORED_ROWS_MAX: usize = 128;
+/// Most rows of activations that the kernels for few rows multiply by a bf16 matrix if products must be exact. On an H100, for
+/// a matrix `[8192, 8192]`, they take 139 us for 64 rows, and the kernel for many rows takes 139 us for 256 rows.
+const EXACT_ROWS_MAX: usize = 64;
 /// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
 /// the first row of the result, as cuBLASLt's algorithms expect.
 const STRIP_UNIT: usize = 128;
@@ -101,11 +104,11 @@ impl<D: Driver> CudaOps<D> {
         let whole =
             Product { w: DevicePtr::default(), x: x.at, out: out.at, m, n, k, wide, stride: n };
         match &w.held {
-            Held::Bf16(at) if self.exact_products && m <= ROWS_MAX => {
+            Held::Bf16(at) if self.exact_products && m <= EXACT_ROWS_MAX => {
                 self.multiply_by(None, &[Arg::Ptr(*at), Arg::U32(n as u32)], whole);
             }
             Held::Bf16(at) => self.multiply_bf16(Product { w: *at, ..whole }),
-            Held::Quantized(matrix) if m <= ROWS_MAX => {
+            Held::Quantized(matrix) if m <= STORED_ROWS_MAX => {
                 self.multiply_by(Some(matrix.shape.numbers), &matrix.args(), whole);
             }
             Held::Quantized(matrix) => self.multiply_strips(matrix, whole),
