@@ -94,6 +94,7 @@ impl fmt::Display for Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tiercel_config::ServerSettings;
 
     #[test]
     fn a_workload_goes_before_the_profile_and_the_profile_before_a_servers_defaults() {
@@ -119,14 +120,16 @@ mod tests {
     }
 
     #[test]
-    fn a_large_gpu_runs_with_steps_of_512_tokens_and_queues_as_long_as_the_traffic() {
+    fn a_large_gpu_has_the_steps_of_a_server_with_a_gpu_and_queues_as_long_as_the_traffic() {
         let profile = MockProfile::named("llama70b-tp8-a100").expect("built in");
         let mut settings = EngineSettings::default();
-        // A workload that states only `max_num_seqs` relies on the device profile for all other sizes.
-        let pool = Pool { max_num_seqs: Some(256), ..Pool::default() };
+        // A workload that states no sizes relies on the device profile for all of them.
+        let pool = Pool::default();
         Sizes::apply(&mut settings, &pool, &profile);
         let sizes = Sizes::of(&settings, &pool, &profile);
-        assert_eq!((sizes.max_num_batched_tokens, sizes.max_num_seqs), (512, 256));
+        let on_gpu = ServerSettings::default().on_gpu().engine.scheduler;
+        assert_eq!(sizes.max_num_batched_tokens, on_gpu.max_num_batched_tokens);
+        assert_eq!(sizes.max_num_seqs, on_gpu.max_num_seqs);
         assert_eq!((sizes.max_requests, sizes.max_queued_requests_per_tier), (100_000, 100_000));
     }
 }
