@@ -33,7 +33,7 @@ pub struct Target {
     pub ca_file: Option<PathBuf>,
     /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
-    /// Whether requests also have the field `priority`, a number for each tier, for servers that know no `service_tier`.
+    /// Whether requests also have the field `priority`, a number for each tier, for servers without the field `service_tier`.
     pub send_priority: bool,
     /// Limits that the load client sets itself: requests in flight and idle timeout.
     pub limits: Limits,

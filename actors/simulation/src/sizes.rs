@@ -121,15 +121,20 @@ mod tests {
 
     #[test]
     fn a_large_gpu_has_the_steps_of_a_server_with_a_gpu_and_queues_as_long_as_the_traffic() {
-        let profile = MockProfile::named("llama70b-tp8-a100").expect("built in");
-        let mut settings = EngineSettings::default();
-        // A workload that states no sizes relies on the device profile for all of them.
-        let pool = Pool::default();
-        Sizes::apply(&mut settings, &pool, &profile);
-        let sizes = Sizes::of(&settings, &pool, &profile);
-        let on_gpu = ServerSettings::default().on_gpu().engine.scheduler;
-        assert_eq!(sizes.max_num_batched_tokens, on_gpu.max_num_batched_tokens);
-        assert_eq!(sizes.max_num_seqs, on_gpu.max_num_seqs);
-        assert_eq!((sizes.max_requests, sizes.max_queued_requests_per_tier), (100_000, 100_000));
+        for name in ["llama70b-tp8-a100", "llama70b-h100"] {
+            let profile = MockProfile::named(name).expect("built in");
+            let mut settings = EngineSettings::default();
+            // A workload that states no sizes relies on the device profile for all of them.
+            let pool = Pool::default();
+            Sizes::apply(&mut settings, &pool, &profile);
+            let sizes = Sizes::of(&settings, &pool, &profile);
+            let on_gpu = ServerSettings::default().on_gpu().engine.scheduler;
+            assert_eq!(sizes.max_num_batched_tokens, on_gpu.max_num_batched_tokens);
+            assert_eq!(sizes.max_num_seqs, on_gpu.max_num_seqs);
+            assert_eq!(
+                (sizes.max_requests, sizes.max_queued_requests_per_tier),
+                (100_000, 100_000)
+            );
+        }
     }
 }

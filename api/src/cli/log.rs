@@ -7,12 +7,12 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable that holds the log filter.
 pub(crate) const FILTER: &str = "TIERCEL_LOG";
 
-/// Default log filter of the server and of all commands without another one. It leaves out actix's errors about
+/// Default log filter of the server and of the commands that have no filter below. It leaves out actix's errors about
 /// malformed requests, with which any client could fill the log, and its messages about the starts and stops of
 /// workers.
 pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
-/// Default log filter of `tiercel simulate` and of `tiercel bench`, whose calibration simulates: warnings only. Their results are shown in tables, and the time of day in log
-/// lines means nothing under simulated time.
+/// Default log filter of `tiercel simulate`, and of `tiercel bench`, which simulates to suggest sizes: warnings only.
+/// Both commands print tables, and the time of day in log lines means nothing under simulated time.
 pub(crate) const SIMULATION: &str = "warn";
 
 /// Default log filter of `tiercel top`, which draws on the terminal that log lines would be written to.

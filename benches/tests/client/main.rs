@@ -134,6 +134,7 @@ async fn requests_say_what_the_workload_says() {
     });
     assert_eq!(rest, expected);
     assert_eq!(standard[0]["ignore_eos"], false);
+    assert!(standard[0].get("priority").is_none(), "only if asked to");
     assert_eq!((&standard[0]["top_p"], &standard[0]["top_k"]), (&json!(0.9), &json!(7)));
 }
 

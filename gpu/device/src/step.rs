@@ -162,7 +162,7 @@ pub struct TokenLogprobs {
 pub struct StepTiming {
     /// Time from the beginning of the step (or from the end of the step before, if that is later) to its end, without
     /// `sampling_us`, us: mostly the forward pass. A GPU measures it by its own time, which begins after `host_us`; other
-    /// devices by the host's clock when the results are taken, and their time includes `host_us`.
+    /// devices by the host's clock when the results are taken, and their time includes `host_us` (the mock device's does not).
     pub forward_us: u64,
     /// Time of sampling on the host, us. Sampling on the device counts as forward pass.
     pub sampling_us: u64,

@@ -13,11 +13,12 @@ use super::ops::{CudaOps, DRAWN};
 use crate::{NumberType, RowInput, UNIT};
 
 /// Most rows of activations that are multiplied by the stored numbers of a quantized matrix. On an H100, for a matrix
-/// `[8192, 8192]`, the kernels for stored numbers take 127 to 131 us for 128 rows; decoding and a product in bf16 take 142 to
-/// 152 us for 256 rows.
+/// `[8192, 8192]`, the kernels for stored numbers take 127 to 131 us for 128 rows (4-bit and 8-bit integers); decoding and a
+/// product in bf16 take 142 to 152 us for 256 rows.
 const STORED_ROWS_MAX: usize = 128;
 /// Most rows of activations that the kernels for few rows multiply by a bf16 matrix if products must be exact. On an H100, for
-/// a matrix `[8192, 8192]`, they take 139 us for 64 rows, and the kernel for many rows takes 139 us for 256 rows.
+/// a matrix `[8192, 8192]`, these kernels take 139 us for 64 rows, and the kernel for many rows takes 139 us for 256 rows. With
+/// fewer rows, the kernel for many rows has not been measured.
 const EXACT_ROWS_MAX: usize = 64;
 /// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
 /// the first row of the result, as cuBLASLt's algorithms expect.

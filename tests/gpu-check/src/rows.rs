@@ -13,8 +13,15 @@ use tiercel_gpu::{Ops, RowInput, TensorUse};
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
 
 /// Products of activations `[rows, k]` with a bf16 matrix `[n, k]`: rows, n and k.
-const PRODUCTS: [(usize, usize, usize); 6] =
-    [(1, 8, 16), (5, 96, 64), (17, 64, 104), (64, 256, 512), (130, 72, 1144), (12, 72, 264)];
+const PRODUCTS: [(usize, usize, usize); 7] = [
+    (1, 8, 16),
+    (5, 96, 64),
+    (17, 64, 104),
+    (64, 256, 512),
+    (130, 72, 1144),
+    (12, 72, 264),
+    (100, 72, 264),
+];
 
 /// Checks every row-wise operation and the matrix product of a GPU against the CPU, over widths and numbers of rows.
 ///
