@@ -246,13 +246,13 @@ __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void
         const unsigned char *numbers, const u32 *groups, u32 units, u32 group_units, u32 n, const bf16 *x, void *out, u32 m,   \
         u32 k, u32 wide                                                                                                        \
     ) {                                                                                                                        \
-        multiply<NUMBER, BANDS, TILES, STAGES>({numbers, groups, units, group_units, n}, x, out, {m, n, k, wide});      \
+        multiply<NUMBER, BANDS, TILES, STAGES>({numbers, groups, units, group_units, n}, x, out, {m, n, k, wide});             \
     }
 #define BF16_KERNEL(name, BANDS, TILES, STAGES, RESIDENT)                                                                      \
     extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS *WARP, RESIDENT) name(                                         \
         const unsigned char *weights, u32 n, const bf16 *x, void *out, u32 m, u32 k, u32 wide                                  \
     ) {                                                                                                                        \
-        multiply<BF16, BANDS, TILES, STAGES>({weights, nullptr, 0, 1, n}, x, out, {m, n, k, wide});                     \
+        multiply<BF16, BANDS, TILES, STAGES>({weights, nullptr, 0, 1, n}, x, out, {m, n, k, wide});                            \
     }
 
 QUANTIZED_KERNEL(multiply_int4_8, INT4, 2, 1, 2, 2)
