@@ -151,8 +151,8 @@ struct Inputs {
 
 // Multiplies the rows and features of the thread block. Thread blocks of the same features follow one another in the grid,
 // so that all but the first find the weights in the cache. Activations are loaded `AHEAD` units ahead, so that
-// at least four loads are in flight. Tiles beyond the rows
-// are multiplied too, as zeros: with a branch around them, the compiler waits for the loads within the branch.
+// at least four loads are in flight. Tiles beyond the rows are multiplied too, as zeros: with a branch around a tile, the compiled
+// code waits for the tile's load within the branch.
 template <u32 NUMBER, u32 BANDS, u32 TILES, u32 STAGES>
 __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void *out, const Sizes &sizes) {
     SHARED_MEMORY(shared);
@@ -239,8 +239,8 @@ __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void
 
 // ---- kernels ----
 // `x` is [m][k] in bf16; `out` is [m][n], in f32 if `wide` is not 0, otherwise in bf16. The first arguments describe the matrix
-// [n, k] (weights.cuh). RESIDENT is the number of thread blocks that must fit on a multiprocessor. The host knows the same
-// forms (gpu/src/cuda/multiply.rs).
+// [n, k] (weights.cuh). BANDS, TILES and STAGES are those of `multiply`; RESIDENT is the number of thread blocks that must fit on
+// a multiprocessor. The host knows the same forms (gpu/src/cuda/multiply.rs).
 #define QUANTIZED_KERNEL(name, NUMBER, BANDS, TILES, STAGES, RESIDENT)                                                         \
     extern "C" __global__ void __launch_bounds__(MULTIPLY_WARPS *WARP, RESIDENT) name(                                         \
         const unsigned char *numbers, const u32 *groups, u32 units, u32 group_units, u32 n, const bf16 *x, void *out, u32 m,   \

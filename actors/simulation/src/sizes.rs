@@ -124,7 +124,7 @@ mod tests {
         for name in ["llama70b-tp8-a100", "llama70b-h100"] {
             let profile = MockProfile::named(name).expect("built in");
             let mut settings = EngineSettings::default();
-            // A workload that states no sizes relies on the device profile for all of them.
+            // If the workload states no sizes, all sizes come from the device profile.
             let pool = Pool::default();
             Sizes::apply(&mut settings, &pool, &profile);
             let sizes = Sizes::of(&settings, &pool, &profile);

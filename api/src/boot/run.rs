@@ -310,8 +310,8 @@ async fn stop_http(
     futures_util::future::join(handle.stop(true), http).await;
 }
 
-/// At each SIGHUP, reads the keys file again and logs the tenants' metric labels. If the keys file is invalid, logs the
-/// error and keeps the API keys that are in effect.
+/// Reads the keys file again at each SIGHUP and logs the tenants' metric labels. If the keys file is invalid, this function
+/// logs the error and keeps the API keys that are in effect.
 async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let reading = app.clone();

@@ -12,7 +12,8 @@ pub(crate) const FILTER: &str = "TIERCEL_LOG";
 /// workers.
 pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
 /// Default log filter of `tiercel simulate`, and of `tiercel bench`, which simulates to suggest sizes: warnings only.
-/// Both commands print tables, and the time of day in log lines means nothing under simulated time.
+/// Both commands print tables, and a log line of a simulation has a time of day, which says nothing about simulated
+/// time.
 pub(crate) const SIMULATION: &str = "warn";
 
 /// Default log filter of `tiercel top`, which draws on the terminal that log lines would be written to.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
     /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
-    /// that end, us. The time goes into handing out tokens, planning and waking threads. Each step reports this
+    /// that end, us. In this time the host hands out tokens, plans and wakes threads. Each step reports this
     /// time as its host time. If this time is at least half a percent of a step, the engine keeps two steps in flight on a
     /// device that takes two. A step that was submitted before the end of the step in flight begins at that end, however
     /// late it was submitted; so a host that needs longer than a step is not modelled.
