@@ -89,8 +89,13 @@ settings! {
         /// Time that is added to ttft_ms (if it is a number, not auto) for each prompt token beyond ttft_prompt_tokens,
         /// ms.
         ttft_ms_per_token: f64 = 0.0, in 0.0..=1_000.0;
-        /// Prompt tokens that ttft_ms covers (if it is a number, not auto); each further one adds ttft_ms_per_token.
+        /// Prompt tokens for which ttft_ms holds (if it is a number, not auto); each further token adds
+        /// ttft_ms_per_token, and each token fewer takes off ttft_ms_per_token_fewer.
         ttft_prompt_tokens: u32 = 0, in 0..=1 << 24;
+        /// Time that is taken off ttft_ms (if it is a number, not auto) for each prompt token fewer than
+        /// ttft_prompt_tokens, ms; less is taken off if an idle device could not meet the target of a prompt of one
+        /// token.
+        ttft_ms_per_token_fewer: f64 = 0.0, in 0.0..=1_000.0;
         // Only the premium tier has this setting; `None` stands for the default.
         /// Share of the steps in which the reserve of premium streams covers the time that premium prompts take from
         /// these streams. More costs lower tiers time (docs/simulation.md, "The dial").
@@ -151,17 +156,38 @@ impl SloSettings {
         self.premium.assurance.unwrap_or(ASSURANCE)
     }
 
-    /// Checks that no tier whose TTFT target is `auto` adds time for each prompt token to it.
+    /// Checks that a tier whose TTFT target is `auto` does not state how the target depends on the prompt, and that no
+    /// stated target is 0 or less for a short prompt.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        for (field, tier) in [
-            ("slo.premium.ttft_ms_per_token", &self.premium),
-            ("slo.standard.ttft_ms_per_token", &self.standard),
-            ("slo.background.ttft_ms_per_token", &self.background),
+        for (more, fewer, tier) in [
+            ("slo.premium.ttft_ms_per_token", "slo.premium.ttft_ms_per_token_fewer", &self.premium),
+            (
+                "slo.standard.ttft_ms_per_token",
+                "slo.standard.ttft_ms_per_token_fewer",
+                &self.standard,
+            ),
+            (
+                "slo.background.ttft_ms_per_token",
+                "slo.background.ttft_ms_per_token_fewer",
+                &self.background,
+            ),
         ] {
-            if tier.ttft_ms == Target::Auto && tier.ttft_ms_per_token > 0.0 {
+            let derived = tier.ttft_ms == Target::Auto;
+            for (field, ms) in
+                [(more, tier.ttft_ms_per_token), (fewer, tier.ttft_ms_per_token_fewer)]
+            {
+                if derived && ms > 0.0 {
+                    return Err(SettingsError::Conflict {
+                        field,
+                        why: "needs a stated ttft_ms of the same tier, because auto derives it from the device too",
+                    });
+                }
+            }
+            let taken_ms = tier.ttft_ms_per_token_fewer * f64::from(tier.ttft_prompt_tokens);
+            if tier.ttft_ms.stated_ms().is_some_and(|ms| taken_ms >= ms) {
                 return Err(SettingsError::Conflict {
-                    field,
-                    why: "needs a stated ttft_ms of the same tier, because auto derives both from the device",
+                    field: fewer,
+                    why: "times ttft_prompt_tokens must be less than ttft_ms, or short prompts would have no time",
                 });
             }
         }
@@ -181,16 +207,19 @@ pub struct SloTargets {
     pub e2e_ms: Option<f64>,
     /// Time that is added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
     pub ttft_ms_per_token: f64,
-    /// Number of prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
+    /// Number of prompt tokens for which `ttft_ms` holds.
     pub ttft_prompt_tokens: u32,
+    /// Time that is taken off `ttft_ms` for every prompt token fewer than `ttft_prompt_tokens`, ms.
+    pub ttft_ms_per_token_fewer: f64,
 }
 
 impl SloTargets {
     /// Returns the targets of a request with a prompt of this length.
     #[must_use]
     pub fn of_prompt(&self, prompt_tokens: u32) -> SloTargets {
-        let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
-        let added_ms = self.ttft_ms_per_token * f64::from(beyond);
+        let more = f64::from(prompt_tokens.saturating_sub(self.ttft_prompt_tokens));
+        let fewer = f64::from(self.ttft_prompt_tokens.saturating_sub(prompt_tokens));
+        let added_ms = self.ttft_ms_per_token * more - self.ttft_ms_per_token_fewer * fewer;
         SloTargets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
     }
 
@@ -226,7 +255,11 @@ mod tests {
             ..SloTargets::default()
         };
         assert_eq!(own.of_prompt(100), own);
+        assert_eq!(own.of_prompt(10), own);
         assert_eq!(own.of_prompt(300).ttft_ms, Some(300.0));
+        let shrinks = SloTargets { ttft_ms_per_token_fewer: 0.25, ..own };
+        assert_eq!(shrinks.of_prompt(60).ttft_ms, Some(190.0));
+        assert_eq!(shrinks.of_prompt(300).ttft_ms, Some(300.0));
         let some =
             |ms| SloTargets { ttft_ms: Some(ms), tpot_ms: Some(ms), ..SloTargets::default() };
         let found = |asked: SloTargets, may| {
@@ -246,5 +279,14 @@ mod tests {
         assert!(error.contains("slo.standard.ttft_ms_per_token"), "{error}");
         slo.standard.ttft_ms = Target::Ms(500.0);
         slo.check().expect("a stated target may grow");
+        (slo.standard.ttft_ms_per_token_fewer, slo.standard.ttft_prompt_tokens) = (0.5, 999);
+        slo.check().expect("a prompt of one token has 1 ms");
+        slo.standard.ttft_prompt_tokens = 1_000;
+        let error = slo.check().expect_err("an empty prompt has none").to_string();
+        assert!(error.contains("slo.standard.ttft_ms_per_token_fewer"), "{error}");
+        slo.standard.ttft_ms = Target::Auto;
+        slo.standard.ttft_ms_per_token = 0.0;
+        let error = slo.check().expect_err("auto derives this too").to_string();
+        assert!(error.contains("slo.standard.ttft_ms_per_token_fewer"), "{error}");
     }
 }

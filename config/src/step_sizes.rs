@@ -6,7 +6,7 @@ use crate::ServerSettings;
 /// tokens (docs/simulation.md, "Sizes of a step").
 const GPU_SEQS: u32 = 256;
 /// Default of `scheduler.max_num_batched_tokens` on a GPU. More tokens gain under 1 % of throughput on the simulated
-/// H100, and make derived TTFT targets longer.
+/// H100, and make derived TTFT targets of long prompts longer.
 const GPU_TOKENS: u32 = 1024;
 
 /// Which sizes of a step a user states, by a file, the environment, a flag or the chosen policy.

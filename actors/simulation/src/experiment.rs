@@ -10,7 +10,7 @@ use std::rc::Rc;
 use tiercel_actors::trace::Record;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, TierSlo};
 use tiercel_device::{Clock, MockDrift, MockFaults, MockOptions, MockProfile, Tier, Timestamp};
-use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
+use tiercel_workload::{MAX_REQUESTS, Workload, seconds};
 
 /// Interval at which a simulation run reports its progress, us of simulated time.
 const PROGRESS_US: u64 = 5_000_000;
@@ -151,9 +151,7 @@ impl Experiment {
         let mut settings = self.settings.clone();
         let SloSettings { premium, standard, background, .. } = &mut settings.slo;
         for class in &self.workload.classes {
-            let Some(Targets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }) =
-                class.targets
-            else {
+            let Some(targets) = class.targets else {
                 continue;
             };
             let promised = match class.tier {
@@ -163,11 +161,12 @@ impl Experiment {
                 Tier::Background => &mut *background,
             };
             *promised = TierSlo {
-                ttft_ms: ttft_ms.into(),
-                tpot_ms: tpot_ms.into(),
-                e2e_ms: e2e_ms.into(),
-                ttft_ms_per_token,
-                ttft_prompt_tokens,
+                ttft_ms: targets.ttft_ms.into(),
+                tpot_ms: targets.tpot_ms.into(),
+                e2e_ms: targets.e2e_ms.into(),
+                ttft_ms_per_token: targets.ttft_ms_per_token,
+                ttft_prompt_tokens: targets.ttft_prompt_tokens,
+                ttft_ms_per_token_fewer: targets.ttft_ms_per_token_fewer,
                 ..*promised
             };
         }

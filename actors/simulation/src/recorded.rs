@@ -52,8 +52,14 @@ fn line(number: u32, row: &RecordedSequence, tenant: u32) -> RecordedRequest {
 
 /// Converts latency targets to the form of workload files.
 pub fn stated(targets: SloTargets) -> Targets {
-    let SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens } = targets;
-    Targets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms }
+    Targets {
+        ttft_ms: targets.ttft_ms,
+        ttft_ms_per_token: targets.ttft_ms_per_token,
+        ttft_prompt_tokens: targets.ttft_prompt_tokens,
+        ttft_ms_per_token_fewer: targets.ttft_ms_per_token_fewer,
+        tpot_ms: targets.tpot_ms,
+        e2e_ms: targets.e2e_ms,
+    }
 }
 
 fn outcome(end: RecordedEnd) -> Outcome {

@@ -39,8 +39,14 @@ pub(crate) fn request(
 }
 
 fn stated(targets: Targets) -> SloTargets {
-    let Targets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms } = targets;
-    SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }
+    SloTargets {
+        ttft_ms: targets.ttft_ms,
+        ttft_ms_per_token: targets.ttft_ms_per_token,
+        ttft_prompt_tokens: targets.ttft_prompt_tokens,
+        ttft_ms_per_token_fewer: targets.ttft_ms_per_token_fewer,
+        tpot_ms: targets.tpot_ms,
+        e2e_ms: targets.e2e_ms,
+    }
 }
 
 /// Returns the time at which the client of a request that is due at `due` leaves; `None` if it stays.

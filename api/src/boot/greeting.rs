@@ -28,12 +28,18 @@ pub(super) fn targets(slo: &Targets) -> [String; 3] {
 
 fn of_tier(targets: &SloTargets) -> String {
     let first = targets.ttft_ms.map(|first_ms| {
-        let growth = match (targets.ttft_ms_per_token, targets.ttft_prompt_tokens) {
-            (0.0, _) => String::new(),
-            (more_ms, 0) => format!(" plus {more_ms} ms per prompt token"),
-            (more_ms, covered) => {
-                format!(" plus {more_ms} ms per prompt token beyond {covered}")
-            }
+        let covered = targets.ttft_prompt_tokens;
+        let growth = match (targets.ttft_ms_per_token, targets.ttft_ms_per_token_fewer) {
+            (0.0, 0.0) => String::new(),
+            (more_ms, _) if covered == 0 => format!(" plus {more_ms} ms per prompt token"),
+            (0.0, less_ms) => format!(
+                " for a prompt of {covered} tokens or more ({less_ms} ms less for each token fewer)"
+            ),
+            (more_ms, 0.0) => format!(" plus {more_ms} ms per prompt token beyond {covered}"),
+            (more_ms, less_ms) => format!(
+                " for a prompt of {covered} tokens ({less_ms} ms less for each token fewer, {more_ms} ms more \
+                 for each further token)"
+            ),
         };
         format!("first token within {} ms{growth}", rounded(first_ms))
     });
@@ -137,6 +143,17 @@ mod tests {
             e2e_ms: Some(15_000.0),
             ..SloTargets::default()
         };
+        let derived = SloTargets { ttft_ms_per_token_fewer: 0.25, ..premium };
+        assert_eq!(
+            of_tier(&derived),
+            "first token within 611.3 ms for a prompt of 100 tokens (0.25 ms less for each token fewer, 0.5 ms \
+             more for each further token), 30 ms per output token"
+        );
+        let shorter = SloTargets { ttft_ms_per_token: 0.0, tpot_ms: None, ..derived };
+        assert_eq!(
+            of_tier(&shorter),
+            "first token within 611.3 ms for a prompt of 100 tokens or more (0.25 ms less for each token fewer)"
+        );
         let slo = Targets { premium, standard, background, requests_may_tighten: false };
         assert_eq!(
             targets(&slo),

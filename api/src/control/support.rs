@@ -51,6 +51,8 @@ struct TierTargets {
     /// Time by which each prompt token beyond `ttft_prompt_tokens` lengthens the TTFT target, ms.
     ttft_ms_per_token: f64,
     ttft_prompt_tokens: u32,
+    /// Time by which each prompt token fewer than `ttft_prompt_tokens` shortens the TTFT target, ms.
+    ttft_ms_per_token_fewer: f64,
     #[schema(required)]
     tpot_ms: Option<f64>,
     #[schema(required)]
@@ -90,7 +92,12 @@ pub(crate) async fn snapshot(
 }
 
 fn of_tier(targets: &SloTargets) -> TierTargets {
-    let SloTargets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms, .. } =
-        *targets;
-    TierTargets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms }
+    TierTargets {
+        ttft_ms: targets.ttft_ms,
+        ttft_ms_per_token: targets.ttft_ms_per_token,
+        ttft_prompt_tokens: targets.ttft_prompt_tokens,
+        ttft_ms_per_token_fewer: targets.ttft_ms_per_token_fewer,
+        tpot_ms: targets.tpot_ms,
+        e2e_ms: targets.e2e_ms,
+    }
 }

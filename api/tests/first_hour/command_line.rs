@@ -94,9 +94,9 @@ fn the_start_ends_with_url_targets_and_a_command() {
         [
             "INFO ready model=\"mock-tiny\" url=\"http://ADDRESS\"",
             "INFO operators: tiercel ctl --url http://127.0.0.1:N requests; live page: http://127.0.0.1:N/dashboard",
-            "INFO targets of premium: first token within 1.3 ms plus 0.00375 ms per prompt token beyond 224, 0.5 ms per output token, last token within 74.2 ms",
-            "INFO targets of standard: first token within 3.3 ms plus 0.00994 ms per prompt token beyond 224, 1.2 ms per output token, last token within 196 ms",
-            "INFO targets of background: last token within 785 ms",
+            "INFO targets of premium: first token within 1.1 ms for a prompt of 224 tokens (0.00172 ms less for each token fewer, 0.00375 ms more for each further token), 0.5 ms per output token, last token within 74 ms",
+            "INFO targets of standard: first token within 2.8 ms for a prompt of 224 tokens (0.00455 ms less for each token fewer, 0.00994 ms more for each further token), 1.2 ms per output token, last token within 196 ms",
+            "INFO targets of background: last token within 783 ms",
             "INFO try it:",
             "curl -N http://ADDRESS/v1/chat/completions -H 'Content-Type: application/json' -d \
              '{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, \"messages\": [{\"role\": \

@@ -210,9 +210,13 @@ impl Class {
             return Some(("sampling.top_p".into(), allowed(top_p, "above 0, at most 1")));
         }
         let targets = self.targets.unwrap_or_default();
-        let per_token = targets.ttft_ms_per_token;
-        if !(0.0..=1e6).contains(&per_token) {
-            return Some(("targets.ttft_ms_per_token".into(), allowed(per_token, "0 to 1000000")));
+        for (name, per_token) in [
+            ("ttft_ms_per_token", targets.ttft_ms_per_token),
+            ("ttft_ms_per_token_fewer", targets.ttft_ms_per_token_fewer),
+        ] {
+            if !(0.0..=1e6).contains(&per_token) {
+                return Some((format!("targets.{name}"), allowed(per_token, "0 to 1000000")));
+            }
         }
         [("ttft_ms", targets.ttft_ms), ("tpot_ms", targets.tpot_ms), ("e2e_ms", targets.e2e_ms)]
             .into_iter()
@@ -220,6 +224,12 @@ impl Class {
                 let ms = target?;
                 let wrong = !(ms > 0.0 && ms.is_finite());
                 wrong.then(|| (format!("targets.{name}"), allowed(ms, "above 0")))
+            })
+            .or_else(|| {
+                let per_token = targets.ttft_ms_per_token_fewer;
+                let limit = "less than ttft_ms / ttft_prompt_tokens";
+                let wrong = targets.of_prompt(0).ttft_ms.is_some_and(|ms| ms <= 0.0);
+                wrong.then(|| ("targets.ttft_ms_per_token_fewer".into(), allowed(per_token, limit)))
             })
     }
 }

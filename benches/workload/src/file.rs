@@ -184,9 +184,12 @@ pub struct Targets {
     /// Increase of the TTFT target for every prompt token beyond `ttft_prompt_tokens`, ms.
     #[serde(default)]
     pub ttft_ms_per_token: f64,
-    /// Prompt length up to which the TTFT target is `ttft_ms`, tokens; longer prompts get more time.
+    /// Prompt length for which the TTFT target is `ttft_ms`, tokens.
     #[serde(default)]
     pub ttft_prompt_tokens: u32,
+    /// Decrease of the TTFT target for every prompt token fewer than `ttft_prompt_tokens`, ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ttft_ms_per_token_fewer: f64,
     /// Target for the TPOT: mean time per output token after the first, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpot_ms: Option<f64>,
@@ -195,13 +198,19 @@ pub struct Targets {
     pub e2e_ms: Option<f64>,
 }
 
+/// Whether a number is 0 and so is not written: versions before the field read files without it alone.
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
 impl Targets {
     /// Returns the latency targets of a request whose prompt has the given length: the TTFT target depends on the
     /// length.
     #[must_use]
     pub fn of_prompt(&self, prompt_tokens: u32) -> Targets {
-        let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
-        let added_ms = self.ttft_ms_per_token * f64::from(beyond);
+        let more = f64::from(prompt_tokens.saturating_sub(self.ttft_prompt_tokens));
+        let fewer = f64::from(self.ttft_prompt_tokens.saturating_sub(prompt_tokens));
+        let added_ms = self.ttft_ms_per_token * more - self.ttft_ms_per_token_fewer * fewer;
         Targets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
     }
 }

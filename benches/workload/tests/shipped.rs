@@ -180,6 +180,11 @@ fn a_wrong_file_is_refused_with_its_field_and_what_is_allowed() {
         ),
         ("tier =", "sampling = { top_p = 0 }\ntier =", "class[0].sampling.top_p is 0; allowed"),
         ("tier =", "targets = { ttft_ms = 0 }\ntier =", "class[0].targets.ttft_ms is 0; allowed"),
+        (
+            "tier =",
+            "targets = { ttft_ms = 9, ttft_prompt_tokens = 3, ttft_ms_per_token_fewer = 3 }\ntier =",
+            "class[0].targets.ttft_ms_per_token_fewer is 3; allowed: less than ttft_ms / ttft_prompt_tokens",
+        ),
     ];
     for (old, new, expected) in cases {
         assert!(GOOD.contains(old), "{old}");

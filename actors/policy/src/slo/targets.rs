@@ -6,18 +6,19 @@
 //!
 //! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with
 //!   [`CONTEXT_TOKENS`] of context.
-//! - TTFT: [`FIRST_TOKEN_STEPS`] full steps: the rest of the step in flight, on average half of it, and one step that
+//! - TTFT: the rest of the step in flight, on average half a step of the batch ([`IN_FLIGHT_STEPS`]), and one step that
 //!   holds the prompt beside the batch. If the prompt is longer than a step holds (`scheduler.max_num_batched_tokens`
-//!   less one token for each used slot), the time grows by as much as the remaining tokens take in such steps.
-//! - E2E: the TTFT, then [`ANSWER_TOKENS`] tokens.
+//!   less one token for each used slot), the time grows by as much as the remaining tokens take in full steps.
+//! - E2E: the TTFT of a full step, then [`ANSWER_TOKENS`] tokens.
 
 use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
 use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 
 /// Share of the slots of a step (places for sequences) that the batch of a busy server takes, in derived targets.
 const PLACES_SHARE: f64 = 0.5;
-/// Number of full steps that a first token takes on a busy server, in derived TTFT targets.
-const FIRST_TOKEN_STEPS: f64 = 1.5;
+/// Wait of a prompt on a busy server until the step in flight ends, in steps of the batch, for derived TTFT targets:
+/// the mean for a request that comes at any time of the step.
+const IN_FLIGHT_STEPS: f64 = 0.5;
 /// Context length of each sequence in a busy server's batch, tokens, in derived targets; less if the KV memory or the
 /// model's context is too small.
 const CONTEXT_TOKENS: u32 = 1024;
@@ -92,8 +93,8 @@ pub struct ServerTimes {
     prompt_alone_ms: f64,
     /// Time of a step that decodes one token of each sequence in a busy server's batch, ms.
     batch_ms: f64,
-    /// Time to first token of a prompt of `prompt_tokens` tokens on a busy server, ms: [`FIRST_TOKEN_STEPS`] full
-    /// steps.
+    /// Time to first token of a prompt of `prompt_tokens` tokens on a busy server, ms: the rest of the step in flight,
+    /// and a full step.
     first_token_ms: f64,
     /// Time that each prompt token beyond `prompt_tokens` adds to the TTFT on a busy server, ms.
     prompt_token_ms: f64,
@@ -122,7 +123,7 @@ impl ServerTimes {
             decode_alone_ms: (speed.step_base_us + decode_us(1.0)) / 1000.0,
             prompt_alone_ms: (speed.step_base_us + prompt_us(1.0)) / 1000.0,
             batch_ms: batch_us / 1000.0,
-            first_token_ms: FIRST_TOKEN_STEPS * full_step_us / 1000.0,
+            first_token_ms: (IN_FLIGHT_STEPS * batch_us + full_step_us) / 1000.0,
             prompt_token_ms: full_step_us / f64::from(prompt_tokens) / 1000.0,
             prompt_tokens,
         }
@@ -178,16 +179,56 @@ impl ServerTimes {
             };
         }
         let [ttft_ms, tpot_ms, e2e_ms] = in_effect;
-        let (ttft_ms_per_token, ttft_prompt_tokens) = match derives_first {
-            true => (rounded(slack * self.prompt_token_ms), self.prompt_tokens),
-            false => (tier.ttft_ms_per_token, tier.ttft_prompt_tokens),
-        };
-        SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }
+        let SloTargets { ttft_ms_per_token, ttft_ms_per_token_fewer, ttft_prompt_tokens, .. } =
+            match derives_first {
+                true => self.derived_growth(ttft_ms, slack),
+                false => self.stated_growth(ttft_ms, tier),
+            };
+        SloTargets {
+            ttft_ms,
+            tpot_ms,
+            e2e_ms,
+            ttft_ms_per_token,
+            ttft_prompt_tokens,
+            ttft_ms_per_token_fewer,
+        }
+    }
+
+    /// Returns how a derived TTFT target of `ttft_ms` depends on the length of the prompt.
+    fn derived_growth(&self, ttft_ms: Option<f64>, slack: f64) -> SloTargets {
+        // Round down, so that a prompt of one token has time for a step of the batch.
+        let batch_ms = slack * (IN_FLIGHT_STEPS + 1.0) * self.batch_ms;
+        let prompt_ms = ttft_ms.map_or(0.0, |ms| (ms - batch_ms).max(0.0));
+        let fewer_ms = to_three_digits(prompt_ms / f64::from(self.prompt_tokens), f64::floor);
+        SloTargets {
+            ttft_ms_per_token: rounded(slack * self.prompt_token_ms),
+            ttft_prompt_tokens: self.prompt_tokens,
+            ttft_ms_per_token_fewer: fewer_ms,
+            ..SloTargets::default()
+        }
+    }
+
+    /// Returns how a stated TTFT target of `ttft_ms` depends on the length of the prompt: as the settings state, but a
+    /// prompt of one token keeps the time that it takes on an idle device.
+    fn stated_growth(&self, ttft_ms: Option<f64>, tier: &TierSlo) -> SloTargets {
+        let spare_ms = ttft_ms.map_or(0.0, |ms| (ms - self.prompt_alone_ms).max(0.0));
+        let fewer = tier.ttft_prompt_tokens.saturating_sub(1).max(1);
+        SloTargets {
+            ttft_ms_per_token: tier.ttft_ms_per_token,
+            ttft_prompt_tokens: tier.ttft_prompt_tokens,
+            ttft_ms_per_token_fewer: tier.ttft_ms_per_token_fewer.min(spare_ms / f64::from(fewer)),
+            ..SloTargets::default()
+        }
     }
 }
 
 /// Rounds a target to three significant digits. More would pretend to a precision that no measurement has.
 fn rounded(ms: f64) -> f64 {
+    to_three_digits(ms, f64::round)
+}
+
+/// Returns a number with three significant digits, which `round` makes a whole number of; 0 for numbers up to 0.
+fn to_three_digits(ms: f64, round: fn(f64) -> f64) -> f64 {
     if ms <= 0.0 {
         return 0.0;
     }
@@ -195,7 +236,7 @@ fn rounded(ms: f64) -> f64 {
     // Rounding multiplies or divides by a power of ten that is never below 1: as `f64` such a power is exact, a power
     // below 1 would not be. So the result is the `f64` nearest to the rounded decimal number.
     let power = 10f64.powi(digits.abs());
-    if digits >= 0 { (ms * power).round() / power } else { (ms / power).round() * power }
+    if digits >= 0 { round(ms * power) / power } else { round(ms / power) * power }
 }
 
 #[cfg(test)]
@@ -247,14 +288,14 @@ mod tests {
     #[test]
     fn derived_targets_of_a_large_gpu_are_near_those_stated_for_it() {
         let (targets, unreachable) =
-            ServerTimes::new(&a100(), &info(), 64, 512).targets(&SloSettings::default());
-        near(targets.premium.ttft_ms, 168.0);
-        near(targets.premium.tpot_ms, 30.0);
-        near(targets.premium.e2e_ms, 5_000.0);
-        near(targets.standard.ttft_ms, 445.0);
-        near(targets.standard.tpot_ms, 80.0);
+            ServerTimes::new(&a100(), &info(), 256, 1024).targets(&SloSettings::default());
+        near(targets.premium.ttft_ms, 200.0);
+        near(targets.premium.tpot_ms, 38.0);
+        near(targets.premium.e2e_ms, 6_300.0);
+        near(targets.standard.ttft_ms, 550.0);
+        near(targets.standard.tpot_ms, 100.0);
         assert_eq!((targets.background.ttft_ms, targets.background.tpot_ms), (None, None));
-        near(targets.background.e2e_ms, 52_000.0);
+        near(targets.background.e2e_ms, 67_000.0);
         assert_eq!(unreachable, []);
     }
 
@@ -297,6 +338,21 @@ mod tests {
     }
 
     #[test]
+    fn a_stated_target_of_a_short_prompt_can_be_met_on_an_idle_device() {
+        let times = ServerTimes::new(&cpu(), &info(), 64, 256);
+        let fewer_ms = |stated_ms| {
+            let mut settings = SloSettings::default();
+            settings.premium.ttft_ms = Target::Ms(50.0);
+            settings.premium.ttft_prompt_tokens = 100;
+            settings.premium.ttft_ms_per_token_fewer = stated_ms;
+            times.targets(&settings).0.premium.ttft_ms_per_token_fewer
+        };
+        assert_eq!(fewer_ms(0.1), 0.1);
+        let left_ms = 50.0 - 99.0 * fewer_ms(0.499);
+        assert!((left_ms - times.prompt_alone_ms).abs() < 1e-9, "{left_ms}");
+    }
+
+    #[test]
     fn a_device_without_a_measured_speed_has_targets_too() {
         let speed = DeviceProfile {
             step_base_us: 0.0,
@@ -325,11 +381,16 @@ mod tests {
         settings.background.ttft_ms = Target::Auto;
         let (targets, _) = ServerTimes::new(&speed, &info(), 8, 32).targets(&settings);
         // A busy step decodes one token for 4 of 8 places, 1,400 us, and holds 28 prompt tokens, another 1,400 us: 0.1
-        // ms per prompt token. A first token takes one and a half such steps: 4.2 ms.
-        let of_tier =
-            |tier: SloTargets| (tier.ttft_ms, tier.ttft_ms_per_token, tier.ttft_prompt_tokens);
-        assert_eq!(of_tier(targets.premium), (Some(7.14), 0.17, 28), "1.7 times");
-        assert_eq!(of_tier(targets.standard), (Some(18.9), 0.45, 28), "4.5 times");
-        assert_eq!(of_tier(targets.background), (Some(75.6), 1.8, 28), "18 times");
+        // ms per prompt token. A first token takes half a step of the batch and such a step: 3.5 ms. Of these, 50 us
+        // are for each token of the prompt, and 2.1 ms for the batch.
+        let of_tier = |tier: SloTargets| {
+            let per_token = (tier.ttft_ms_per_token, tier.ttft_ms_per_token_fewer);
+            (tier.ttft_ms, per_token, tier.ttft_prompt_tokens)
+        };
+        assert_eq!(of_tier(targets.premium), (Some(5.95), (0.17, 0.085), 28), "1.7 times");
+        assert_eq!(of_tier(targets.standard), (Some(15.8), (0.45, 0.226), 28), "4.5 times");
+        assert_eq!(of_tier(targets.background), (Some(63.0), (1.8, 0.9), 28), "18 times");
+        let of_one_token = targets.premium.of_prompt(1).ttft_ms.expect("a target");
+        assert!((3.65..3.66).contains(&of_one_token), "{of_one_token}");
     }
 }

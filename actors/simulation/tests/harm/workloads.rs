@@ -2,9 +2,10 @@
 //! it is present.
 
 use std::path::{Path, PathBuf};
-use tiercel_config::{EngineSettings, SloTargets};
+use tiercel_config::EngineSettings;
 use tiercel_device::{MockProfile, Tier};
 use tiercel_policy::slo;
+use tiercel_simulation::stated;
 use tiercel_workload::{Arrival, Class, Targets, Workload};
 
 /// Tiers of clients' requests, the highest tier first.
@@ -168,10 +169,7 @@ fn derived(profile: &MockProfile) -> slo::Targets {
 /// Gives a traffic class that states no latency targets the targets that a server derives by default for the class's
 /// tier; requests of the class are judged by these targets.
 fn promise(class: &mut Class, derived: &slo::Targets) {
-    let SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens } =
-        derived.of(class.tier);
-    let targets = Targets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens };
-    class.targets.get_or_insert(targets);
+    class.targets.get_or_insert_with(|| stated(derived.of(class.tier)));
 }
 
 /// Shortens a workload of more than 45 s to 45 s for CI. Bursts with a period longer than the run get a shorter period
