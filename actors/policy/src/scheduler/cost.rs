@@ -72,6 +72,9 @@ const SMOOTHING: f64 = 0.05;
 /// Decay towards the device's own measurement: each observation shrinks the logarithm of the correction factor by this
 /// share. For a device twice or half as fast as measured, this makes predictions wrong by less than 1 %.
 const PULL: f64 = SMOOTHING / 100.0;
+/// Relative rounding error that a number of tokens computed from a time may have. Without it, the time that exactly a
+/// whole prompt takes would often hold one token less, and the prompt would need another step.
+const ROUNDING: f64 = 1e-9;
 
 impl CostModel {
     /// Creates the cost model of a device that measured its own speeds as `profile`.
@@ -145,7 +148,8 @@ impl CostModel {
             return u32::MAX;
         }
         let root = (linear * linear + 4.0 * half * us).sqrt();
-        (2.0 * us / (linear + root).max(1e-6)) as u32
+        let tokens = 2.0 * us / (linear + root).max(1e-6);
+        (tokens * (1.0 + ROUNDING)) as u32
     }
 
     /// Returns the time to copy `blocks` KV blocks in one direction between device and host, us; infinite without a

@@ -175,6 +175,18 @@ fn exactly_the_tokens_that_take_a_time_fit_into_it() {
 }
 
 #[test]
+fn a_prompt_fits_into_the_time_that_it_takes() {
+    let mut model = a100();
+    for observed_us in [16_000, 17_123, 23_456] {
+        model.observe_step(&StepWork::default(), observed_us);
+        for (tokens, computed) in (1..2_000).flat_map(|n| [(n, 0), (n, 77), (n, 4_096)]) {
+            let us = model.prefill_us(tokens, computed);
+            assert_eq!(model.prefill_tokens_in(us, computed), tokens, "after {computed}");
+        }
+    }
+}
+
+#[test]
 fn the_correction_settles_a_little_on_the_side_of_the_devices_own_figures() {
     for (factor, settled) in [(2.0, 1.98..2.0), (0.5, 0.5..0.505)] {
         let mut model = a100();
