@@ -19,12 +19,18 @@ const UNAFFORDED_MAX: u32 = 16;
 /// targets would otherwise never catch up.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
+/// Longest bare step with which two prompts of a tier are computed in two steps, as a share of the time that the second
+/// prompt takes. The first prompt then gets its first token sooner by the time of the second prompt, and the second
+/// prompt gets its first token later by a bare step.
+const SEPARATE_SHARE: f64 = 0.125;
+
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
 /// and what `scheduler.prefill_order` counts.
 type PrefillKey = (Tier, bool, bool, u64);
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream; prompts share what is left. `prompts` says whether any candidate may be a prompt. With
+/// prompt never stalls a stream; prompts share what is left, but of two prompts of a tier that are long beside a bare step
+/// only the first is computed. `prompts` says whether any candidate may be a prompt. With
 /// `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
@@ -43,12 +49,17 @@ pub(crate) fn give_tokens(
     let least =
         basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX);
     let room = basis.rules.prefill_room(bare.decode_tokens);
+    // A step of no time, of a device that was measured so, does not count as short.
+    let separates = budget.is_some() && bare_us > 0.0;
+    let separate_us = if separates { bare_us / SEPARATE_SHARE } else { f64::INFINITY };
     let mut left = Left {
         us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
         used_us: 0.0,
         room,
         background_room: room.min(background_tokens(&basis.rules, traffic)),
         least,
+        separate_us,
+        finished: None,
         used: 0,
         partial: 0,
     };
@@ -76,6 +87,12 @@ struct Left {
     background_room: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
+    /// Shortest time of a chunk with which a prompt waits for the next step if this step finishes another prompt of the
+    /// same tier, us; infinite if the settings give steps a fixed size.
+    separate_us: f64,
+    /// Effective tier of the last prompt that the step finishes; `None` if it finishes none yet. Prompts that were
+    /// denied blocks do not count, because they may be denied again.
+    finished: Option<Tier>,
     /// Number of tokens that prompts of the step have used up so far.
     used: u32,
     /// Number of prompts of which the step computes only a part.
@@ -104,6 +121,12 @@ impl Left {
         let most = if limited { self.background_room } else { self.room };
         let left = sequence.left_to_compute();
         let computed = sequence.planned_len() - left;
+        let tier = sequence.service.key.class.tier();
+        let next = left.min(most).min(basis.rules.longest_chunk());
+        if self.finished == Some(tier) && basis.cost.prefill_us(next, computed) >= self.separate_us
+        {
+            return Chunk::StepIsFull;
+        }
         let affordable = basis.cost.prefill_tokens_in(self.us - self.used_us, computed);
         let least = self.least.saturating_sub(self.used);
         let tokens = match most.saturating_sub(self.used).min(affordable.max(least)) {
@@ -120,6 +143,9 @@ impl Left {
             return Chunk::Skip;
         }
         self.partial += u32::from(leaves_partial && tokens > 0);
+        if tokens == left && !sequence.kv.denied {
+            self.finished = Some(tier);
+        }
         self.used += tokens;
         self.used_us += basis.cost.prefill_us(tokens, computed);
         Chunk::Tokens(tokens)

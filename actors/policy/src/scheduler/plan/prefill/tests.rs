@@ -23,6 +23,8 @@ fn left() -> Left {
         room: 200,
         background_room: 200,
         least: 1,
+        separate_us: f64::INFINITY,
+        finished: None,
         used: 0,
         partial: 0,
     }
@@ -54,6 +56,29 @@ fn only_prompts_that_a_step_computes_in_part_count_as_partial() {
     let mut full = Left { used: 200, ..left() };
     assert_eq!(tokens(&mut full, &prompt(1, Tier::Standard, 10, 0), &s), Some(0));
     assert_eq!(full.partial, 0, "the prompt gets nothing");
+}
+
+#[test]
+fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_first_token() {
+    let s = state();
+    // The second prompt takes 80 us and 0.25 us for each of 45 pairs of tokens: 91.25 us.
+    let second = |separate_us, first: &Sequence| {
+        let mut step = Left { separate_us, us: 1_000.0, used_us: 0.0, ..left() };
+        assert!(tokens(&mut step, first, &s).is_some_and(|tokens| tokens > 0));
+        tokens(&mut step, &standard(2, 10, 5.0), &s)
+    };
+    let first = standard(1, 10, 5.0);
+    assert_eq!(second(91.25, &first), None);
+    assert_eq!(second(91.3, &first), Some(10), "the second prompt is short beside a bare step");
+    let mut denied = standard(1, 10, 5.0);
+    denied.kv.denied = true;
+    assert_eq!(second(91.25, &denied), Some(10), "the first prompt may be denied blocks again");
+    let mut higher = standard(1, 10, 5.0);
+    higher.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, false);
+    assert_eq!(second(91.25, &higher), Some(10), "the first prompt is of another tier");
+    let mut partial = Left { separate_us: 1.0, us: 1_000.0, used_us: 0.0, room: 15, ..left() };
+    assert_eq!(tokens(&mut partial, &standard(1, 20, 5.0), &s), Some(15));
+    assert_eq!(partial.finished, None, "the step does not finish the first prompt");
 }
 
 #[test]
