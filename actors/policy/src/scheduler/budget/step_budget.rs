@@ -18,6 +18,7 @@ use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::candidate::{Candidate, streams_in};
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::arrivals::Traffic;
+use tiercel_config::SloTargets;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
@@ -25,7 +26,10 @@ const TIERS: usize = Tier::ALL.len();
 /// tiers with recent arrivals: a request that arrives during the step waits for its end. A smaller share would make
 /// lower tiers' steps short, and so inefficient, where no request of a higher tier ever comes.
 const BLOCKING: f64 = 0.3;
-/// Lower bound of the limit that [`BLOCKING`] sets, in multiples of the time of an empty step. On a slow device a
+/// The same share for a prompt of one token, whose derived TTFT target is the shortest: such a prompt that arrives when
+/// a step begins has 0.4 of its target left for the next step.
+const BLOCKING_SHORT_PROMPT: f64 = 0.6;
+/// Lower bound of the limit that these shares set, in multiples of the time of an empty step. On a slow device a
 /// shorter step would consist mostly of its fixed cost.
 const LEAST_BLOCKING: f64 = 2.0;
 /// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
@@ -80,7 +84,7 @@ impl StepBudget {
             allowed_us(candidates, (reserve, recoverable_share), bare_us, now);
         let mut budget = StepBudget {
             allowed_us,
-            blocking_us: blocking_us(basis, traffic),
+            blocking_us: blocking_any_prompt_us(basis, traffic),
             prefill_demand_us: [0.0; TIERS],
             reserved_us,
         };
@@ -196,22 +200,38 @@ fn allowed_us(
     (allowed_us, reserved_us)
 }
 
-/// Returns the longest step while no first token would miss its TTFT target by it, us: a share of the tightest TTFT
-/// target, because requests that arrive meanwhile wait for its end. Infinite if no tier with a TTFT target had requests
-/// lately, or if only one tier has requests: a shorter step would then only make them wait for more steps.
+/// Returns the longest step while no first token would miss its TTFT target by it, us: [`BLOCKING`] of the tightest
+/// TTFT target, because requests that arrive meanwhile wait for its end. Infinite if no tier with a TTFT target had
+/// requests lately, or if only one tier has requests: a shorter step would then only make them wait for more steps.
 pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
+    limit_us(basis, traffic, |targets| Some(BLOCKING * targets.ttft_ms?))
+}
+
+/// Returns the smaller of [`blocking_us`] and [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a prompt of one
+/// token, us.
+fn blocking_any_prompt_us(basis: &Basis, traffic: Traffic) -> f64 {
+    let of_one_token =
+        |targets: SloTargets| Some(BLOCKING_SHORT_PROMPT * targets.of_prompt(1).ttft_ms?);
+    blocking_us(basis, traffic).min(limit_us(basis, traffic, of_one_token))
+}
+
+/// Returns the smallest of the limits that `limit_ms` computes from the latency targets of each tier with recent
+/// arrivals, us, and at least [`LEAST_BLOCKING`] empty steps.
+fn limit_us(basis: &Basis, traffic: Traffic, limit_ms: impl Fn(SloTargets) -> Option<f64>) -> f64 {
     if traffic.one_tier {
         return f64::INFINITY;
     }
     let present = Tier::ALL.into_iter().filter(|tier| traffic.came(*tier));
-    let ttft_ms = present.filter_map(|tier| basis.targets.of(tier).ttft_ms);
-    let target_us = ttft_ms.fold(f64::INFINITY, f64::min) * 1000.0;
-    (BLOCKING * target_us).max(LEAST_BLOCKING * basis.cost.step_us(&StepWork::default()))
+    let limits_ms = present.filter_map(|tier| limit_ms(basis.targets.of(tier)));
+    let least_us = LEAST_BLOCKING * basis.cost.step_us(&StepWork::default());
+    (limits_ms.fold(f64::INFINITY, f64::min) * 1000.0).max(least_us)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::budget::fixtures::{assert_near, cost};
+    use crate::scheduler::tests::{NOW, scheduler};
 
     /// Returns a budget of 100, 200, 300 and 400 us for the streams of the tiers, with a premium demand of 30 us and a
     /// standard demand of 50 us.
@@ -229,6 +249,25 @@ mod tests {
         assert_eq!(budget().left_to_background(5.0), 90.0 - 5.0 - 80.0);
         let blocked = StepBudget { blocking_us: 60.0, ..budget() };
         assert_eq!(blocked.left_to_background(5.0), 60.0 - 5.0 - 80.0);
+    }
+
+    #[test]
+    fn a_step_is_limited_by_the_target_of_the_shortest_prompts_too() {
+        let mut s = scheduler(|_| ());
+        s.basis.cost = cost();
+        for tier in [Tier::Premium, Tier::Background] {
+            s.queue.arrivals.set(tier, Some(NOW));
+        }
+        s.basis.targets.premium.ttft_ms = Some(10.0);
+        s.basis.targets.premium.ttft_prompt_tokens = 101;
+        let mut limit_us = |fewer_ms| {
+            s.basis.targets.premium.ttft_ms_per_token_fewer = fewer_ms;
+            blocking_any_prompt_us(&s.basis, s.queue.traffic(NOW))
+        };
+        assert_near(limit_us(0.0), 3_000.0);
+        // A prompt of one token has a target of 5 or of 4 ms.
+        assert_near(limit_us(0.05), 3_000.0);
+        assert_near(limit_us(0.06), 2_400.0);
     }
 
     #[test]
