@@ -209,7 +209,7 @@ pub struct SloTargets {
     pub ttft_ms_per_token: f64,
     /// Number of prompt tokens for which `ttft_ms` holds.
     pub ttft_prompt_tokens: u32,
-    /// Time that is taken off `ttft_ms` for every prompt token fewer than `ttft_prompt_tokens`, ms.
+    /// Decrease of `ttft_ms` for each token by which a prompt is shorter than `ttft_prompt_tokens`, ms.
     pub ttft_ms_per_token_fewer: f64,
 }
 

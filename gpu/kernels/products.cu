@@ -152,7 +152,7 @@ struct Inputs {
 // Multiplies the rows and features of the thread block. Thread blocks of the same features follow one another in the grid,
 // so that all but the first find the weights in the cache. Activations are loaded `AHEAD` units ahead, so that
 // at least four loads are in flight. Tiles beyond the rows are multiplied too, as zeros: with a branch around a tile, the compiled
-// code waits for the tile's load within the branch.
+// code waits, within the branch, until the tile is loaded.
 template <u32 NUMBER, u32 BANDS, u32 TILES, u32 STAGES>
 __device__ __forceinline__ void multiply(const Quantized &w, const bf16 *x, void *out, const Sizes &sizes) {
     SHARED_MEMORY(shared);

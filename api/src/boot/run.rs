@@ -310,8 +310,8 @@ async fn stop_http(
     futures_util::future::join(handle.stop(true), http).await;
 }
 
-/// Reads the keys file again at each SIGHUP and logs the tenants' metric labels. If the keys file is invalid, this function
-/// logs the error and keeps the API keys that are in effect.
+/// Reads the keys file again at each SIGHUP and logs the tenants' metric labels. If the keys file is invalid, the error
+/// is logged and the API keys read last stay in effect.
 async fn reload_keys(mut hangup: Signal, app: Data<App>) {
     while hangup.recv().await.is_some() {
         let reading = app.clone();

@@ -187,7 +187,7 @@ pub struct Targets {
     /// Prompt length for which the TTFT target is `ttft_ms`, tokens.
     #[serde(default)]
     pub ttft_prompt_tokens: u32,
-    /// Decrease of the TTFT target for every prompt token fewer than `ttft_prompt_tokens`, ms.
+    /// Decrease of the TTFT target for each token by which a prompt is shorter than `ttft_prompt_tokens`, ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ttft_ms_per_token_fewer: f64,
     /// Target for the TPOT: mean time per output token after the first, ms.
@@ -198,7 +198,7 @@ pub struct Targets {
     pub e2e_ms: Option<f64>,
 }
 
-/// Whether a number is 0 and so is not written: versions before the field read files without it alone.
+/// Whether a number is 0. A field that is 0 is not written, because older versions refuse files with unknown fields.
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }

@@ -227,7 +227,8 @@ fn rounded(ms: f64) -> f64 {
     to_three_digits(ms, f64::round)
 }
 
-/// Returns a number with three significant digits, which `round` makes a whole number of; 0 for numbers up to 0.
+/// Rounds a time to three significant digits by the function `round`, such as `f64::floor`, ms; returns 0 for times up
+/// to 0.
 fn to_three_digits(ms: f64, round: fn(f64) -> f64) -> f64 {
     if ms <= 0.0 {
         return 0.0;

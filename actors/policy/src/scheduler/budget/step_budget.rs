@@ -207,8 +207,8 @@ pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     limit_us(basis, traffic, |targets| Some(BLOCKING * targets.ttft_ms?))
 }
 
-/// Returns the smaller of [`blocking_us`] and [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a prompt of one
-/// token, us.
+/// Returns the smaller of two limits on the length of a step, us: [`blocking_us`], and the tightest TTFT target of a
+/// prompt of one token times [`BLOCKING_SHORT_PROMPT`].
 fn blocking_any_prompt_us(basis: &Basis, traffic: Traffic) -> f64 {
     let of_one_token =
         |targets: SloTargets| Some(BLOCKING_SHORT_PROMPT * targets.of_prompt(1).ttft_ms?);
@@ -265,7 +265,7 @@ mod tests {
             blocking_any_prompt_us(&s.basis, s.queue.traffic(NOW))
         };
         assert_near(limit_us(0.0), 3_000.0);
-        // A prompt of one token has a target of 5 or of 4 ms.
+        // The TTFT target of a prompt of one token is 5 ms with 0.05 ms for each token fewer, and 4 ms with 0.06 ms.
         assert_near(limit_us(0.05), 3_000.0);
         assert_near(limit_us(0.06), 2_400.0);
     }

@@ -49,7 +49,7 @@ pub(crate) fn give_tokens(
     let least =
         basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX);
     let room = basis.rules.prefill_room(bare.decode_tokens);
-    // A step of no time, of a device that was measured so, does not count as short.
+    // A bare step of 0 us, which a device without a measured speed has, does not count as short.
     let separates = budget.is_some() && bare_us > 0.0;
     let separate_us = if separates { bare_us / SEPARATE_SHARE } else { f64::INFINITY };
     let mut left = Left {
