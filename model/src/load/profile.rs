@@ -7,19 +7,25 @@ use tiercel_device::{
     StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of one measurement, us: a measured step is repeated until its repeats have taken this long, but at most
-/// [`REPEATS_MAX`] times. The fastest repeat counts.
-const REPEAT_US: u64 = 60_000;
-const REPEATS_MAX: usize = 8;
-/// Batch size of the measured decode steps with several sequences.
-const DECODE_SEQS: u32 = 8;
-/// Context of each sequence, tokens, in the decode step that measures the cost of reading KV.
-const CONTEXT: u32 = 1024;
+/// Time budget of the measurement, us: rounds of all measured steps are repeated until they have taken this long, but at
+/// least [`ROUNDS_MIN`] and at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts.
+const MEASURE_US: u64 = 1_000_000;
+const ROUNDS_MIN: usize = 2;
+const ROUNDS_MAX: usize = 8;
+/// Batch size of the measured decode steps with several sequences. A small batch would not do: on a CPU, each sequence
+/// of a batch of 32 takes a seventh more time than one of a batch of 8.
+const DECODE_SEQS: u32 = 32;
+const DECODE_SEQS_SLOW: u32 = 8;
+/// Context of each sequence, tokens, in the decode step that measures the cost of reading KV. Longer contexts would
+/// touch KV memory that the server may never need.
+const CONTEXT: u32 = 512;
 const PREFILL_TOKENS: u32 = 64;
-/// Duration of a one-token step, us, above which a model counts as slow. The prefill of a slow model is measured with a
-/// shorter chunk.
+/// Duration of a one-token step, us, above which a model counts as slow. A slow model is measured with a smaller batch
+/// and a shorter chunk.
 const SLOW_STEP_US: u64 = 50_000;
 const PREFILL_TOKENS_SLOW: u32 = 8;
+/// Number of repeats of the copy that measures the bandwidth between device pool and host pool.
+const COPIES: usize = 8;
 /// Maximum number of KV blocks in the copy that measures the bandwidth between device pool and host pool.
 const COPY_BLOCKS: u32 = 64;
 
@@ -50,29 +56,43 @@ pub(super) fn measure_steps(
     max_seqs: u32,
     max_tokens: u32,
 ) -> Result<DeviceProfile, StepError> {
-    let seqs = DECODE_SEQS.min(max_seqs).min(max_tokens).min(info.device_blocks).max(1);
+    let mut scratch = Scratch { runner, info, clock: Clock::wall(), step: 0 };
+    let most = max_seqs.min(max_tokens).min(info.device_blocks).max(1);
+    let started = DECODE_SEQS.min(most);
+    scratch.start(started)?;
+    let one = Shape { seqs: 1, first_pos: 0, tokens: 1 };
+    // The first run of a step is not counted, because the first access to memory can make the step ten times slower.
+    scratch.time(one)?;
+    let slow = scratch.time(one)? > SLOW_STEP_US as f64;
+    let (seqs, prefill) = match slow {
+        true => (DECODE_SEQS_SLOW, PREFILL_TOKENS_SLOW),
+        false => (DECODE_SEQS, PREFILL_TOKENS),
+    };
+    let seqs = seqs.min(most);
     let per_seq = info.device_blocks / seqs * info.block_size;
     let context = CONTEXT.min(per_seq.saturating_sub(1)).min(info.max_model_len - 1);
-    let mut scratch = Scratch { runner, info, clock: Clock::wall(), step: 0 };
-    scratch.start(seqs)?;
-    let one_us = scratch.time(1, 0, 1)?;
-    let slow = one_us > SLOW_STEP_US as f64;
-    let wanted = if slow { PREFILL_TOKENS_SLOW } else { PREFILL_TOKENS };
     let room = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
-    let prefill = wanted.min(max_tokens).min(room);
+    let prefill = prefill.min(max_tokens).min(room);
     let prefill_context = context.min(room - prefill);
+    let [one_us, many_us, deep_us, prefill_us, prefill_deep_us] = scratch.fastest([
+        one,
+        Shape { seqs, ..one },
+        Shape { seqs, first_pos: context, tokens: 1 },
+        Shape { tokens: prefill, ..one },
+        Shape { seqs: 1, first_pos: prefill_context, tokens: prefill },
+    ])?;
     let measured = Measured {
         one_us,
-        many_us: scratch.time(seqs, 0, 1)?,
+        many_us,
         seqs,
-        deep_us: scratch.time(seqs, context, 1)?,
+        deep_us,
         context,
-        prefill_us: scratch.time(1, 0, prefill)?,
+        prefill_us,
         prefill,
-        prefill_deep_us: scratch.time(1, prefill_context, prefill)?,
+        prefill_deep_us,
         prefill_context,
     };
-    scratch.end(seqs)?;
+    scratch.end(started)?;
     tracing::debug!(?measured, "measured the model's first steps");
     Ok(fit(&measured))
 }
@@ -93,6 +113,14 @@ fn fit(m: &Measured) -> DeviceProfile {
         prefill_context_us: ((m.prefill_deep_us - m.prefill_us) / pairs).max(0.0),
         link_bytes_per_s: 0.0,
     }
+}
+
+/// Shape of a measured step: `seqs` slices of `tokens` tokens each, from position `first_pos`.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    seqs: u32,
+    first_pos: u32,
+    tokens: u32,
 }
 
 struct Scratch<'a, R> {
@@ -122,28 +150,34 @@ impl<R: QueuedRunner> Scratch<'_, R> {
         self.run(StepBatch { ends: scratch_ids(seqs).collect(), ..empty() })
     }
 
-    /// Returns the duration, us, of a step of `seqs` slices of `tokens` tokens each, from position `first_pos`: the
-    /// fastest of several repeats. A warm-up run is not counted, because the first access to memory can make it ten
-    /// times slower.
-    fn time(&mut self, seqs: u32, first_pos: u32, tokens: u32) -> Result<f64, StepError> {
-        self.run(self.batch(seqs, first_pos, tokens))?;
-        let mut best = u64::MAX;
-        let mut spent = 0;
-        for _ in 0..REPEATS_MAX {
-            let batch = self.batch(seqs, first_pos, tokens);
-            let start = self.clock.now();
-            self.run(batch)?;
-            let took = self.clock.now().since_us(start);
-            best = best.min(took);
-            spent += took;
-            if spent > REPEAT_US {
+    /// Returns the durations of steps of these shapes, us: of each the fastest of several repeats. The repeats go round:
+    /// all steps see the same moments of a machine whose speed changes, so that their differences mean something.
+    fn fastest<const N: usize>(&mut self, shapes: [Shape; N]) -> Result<[f64; N], StepError> {
+        for shape in shapes {
+            self.time(shape)?;
+        }
+        let mut fastest = [f64::INFINITY; N];
+        let start = self.clock.now();
+        for round in 0..ROUNDS_MAX {
+            if round >= ROUNDS_MIN && self.clock.now().since_us(start) > MEASURE_US {
                 break;
             }
+            for (time, shape) in fastest.iter_mut().zip(shapes) {
+                *time = time.min(self.time(shape)?);
+            }
         }
-        Ok(best as f64)
+        Ok(fastest)
     }
 
-    fn batch(&self, seqs: u32, first_pos: u32, tokens: u32) -> StepBatch {
+    /// Returns the duration of one step of this shape, us.
+    fn time(&mut self, shape: Shape) -> Result<f64, StepError> {
+        let batch = self.batch(shape);
+        let start = self.clock.now();
+        self.run(batch)?;
+        Ok(self.clock.now().since_us(start) as f64)
+    }
+
+    fn batch(&self, Shape { seqs, first_pos, tokens }: Shape) -> StepBatch {
         let blocks = (first_pos + tokens).div_ceil(self.info.block_size);
         let vocab = self.info.vocab_size;
         let slice = |(number, seq): (u32, SeqId)| SeqSlice {
@@ -180,7 +214,7 @@ pub(super) fn measure_link(copier: &mut impl QueuedCopier, info: &DeviceInfo, us
     let clock = Clock::wall();
     let mut best_us = u64::MAX;
     // The fastest of the repeated copies counts: the first is slower, because it touches the memory for the first time.
-    for _ in 0..REPEATS_MAX {
+    for _ in 0..COPIES {
         let start = clock.now();
         if let Err(error) = copier.copy(&batch) {
             tracing::warn!(%error, "measuring the speed of copies to the host pool failed");
@@ -201,9 +235,9 @@ mod tests {
         let (base, decode, prefill, kv, pair) = (2_000.0, 50.0, 120.0, 0.25, 0.01);
         let measured = Measured {
             one_us: base + decode,
-            many_us: base + 8.0 * decode,
-            seqs: 8,
-            deep_us: base + 8.0 * decode + 8.0 * 1000.0 * kv,
+            many_us: base + 32.0 * decode,
+            seqs: 32,
+            deep_us: base + 32.0 * decode + 32.0 * 1000.0 * kv,
             context: 1000,
             prefill_us: base + 64.0 * prefill,
             prefill: 64,
@@ -223,7 +257,7 @@ mod tests {
         let measured = Measured {
             one_us: 100.0,
             many_us: 90.0,
-            seqs: 8,
+            seqs: 32,
             deep_us: 80.0,
             context: 1000,
             prefill_us: 50.0,
