@@ -3,10 +3,12 @@
 
     cargo build --release && python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [STEP...]
 
-Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml; `LOAD` (a
-workload of benches/workloads) runs --runs times, each time against a fresh server; `compare` simulates the same loads
-with that profile and prints a table. Nothing else should run on the machine meanwhile. Needs nothing beyond Python
-3."""
+Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml, and the
+latency targets that this server derived from its speed to DIR/P-targets.json; `LOAD` (a workload of
+benches/workloads) runs --runs times, each time against a fresh server with these targets; `compare` simulates the same
+loads with that profile and these targets and prints a table. Without stated targets, each server would derive others:
+the speed that a shared machine measures at a start differs from start to start by a fifth and more. Nothing else should
+run on the machine meanwhile. Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -14,6 +16,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -25,45 +28,99 @@ SETTINGS = ["--set", "prefix_cache.enabled=false"]
 QUANTILES = ["p50", "p90", "p99"]
 
 
-def serve(policy):
-    words = [TIERCEL, "serve", "--listen", URL.removeprefix("http://"), "--policy", policy, *SETTINGS]
-    server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+# The lines of a server's log that tell its derived targets.
+FIRST = re.compile(
+    r"targets of (\w+): first token within ([\d.]+) ms for a prompt of (\d+) tokens "
+    r"\(([\d.]+) ms less for each token fewer, ([\d.]+) ms more for each further token\), "
+    r"([\d.]+) ms per output token, last token within ([\d.]+) ms"
+)
+WHOLE = re.compile(r"targets of (\w+): last token within ([\d.]+) ms")
+NAMES = ["ttft_ms", "ttft_prompt_tokens", "ttft_ms_per_token_fewer", "ttft_ms_per_token", "tpot_ms", "e2e_ms"]
+
+
+def targets_in(log):
+    """Returns the targets that a server has derived and written to its log: by tier a number for each name of a
+    setting."""
+    told = {tier: dict(zip(NAMES, values)) for tier, *values in FIRST.findall(log)}
+    told |= {tier: {"e2e_ms": value} for tier, value in WHOLE.findall(log)}
+    if len(told) != 3:
+        lines = [line for line in log.splitlines() if "targets of" in line]
+        sys.exit("\n".join(["these lines of the server's log do not tell the targets of three tiers:", *lines]))
+    return told
+
+
+def stated_targets(arguments):
+    """Returns the targets of the calibrated server, by tier."""
+    path = arguments.out / f"{arguments.policy}-targets.json"
+    if not path.exists():
+        sys.exit(f"there is no {path}: run the step calibrate first")
+    return json.loads(path.read_text())
+
+
+def settings(targets):
+    pairs = [(tier, name, value) for tier, values in targets.items() for name, value in values.items()]
+    return [word for tier, name, value in pairs for word in ("--set", f"slo.{tier}.{name}={value}")]
+
+
+def serve(policy, words, log):
+    words = [TIERCEL, "serve", "--listen", URL.removeprefix("http://"), "--policy", policy, *SETTINGS, *words]
+    server = subprocess.Popen(words, stderr=log)
     for _ in range(600):
         if server.poll() is not None:
-            sys.exit(f"the server ended with {server.returncode}")
+            log.seek(0)
+            sys.exit(f"{log.read()}\nthe server ended with {server.returncode}")
         try:
             with urllib.request.urlopen(f"{URL}/health", timeout=1) as answer:
                 if answer.status == 200:
                     return server
         except OSError:
             time.sleep(0.1)
+    server.terminate()
     sys.exit("the server is not ready after a minute")
 
 
-def with_server(policy, *words):
-    server = serve(policy)
-    try:
-        subprocess.run([TIERCEL, "bench", "--url", URL, *words], check=True)
-    finally:
-        server.terminate()
-        server.wait()
+def with_server(policy, words, *of_bench):
+    """Runs `tiercel bench` against a fresh server and returns the server's log."""
+    with tempfile.TemporaryFile("w+") as log:
+        server = serve(policy, words, log)
+        try:
+            subprocess.run([TIERCEL, "bench", "--url", URL, *of_bench], check=True)
+        finally:
+            server.terminate()
+            server.wait()
+        log.seek(0)
+        return log.read()
 
 
-def workload(arguments, load):
-    """Writes a copy of the workload file, with the duration that --seconds asks for, and returns its path."""
+def calibrate(arguments):
+    reports = list(arguments.out.glob(f"*-{arguments.policy}-[0-9]*.json"))
+    if reports:
+        sys.exit(f"{arguments.out} holds reports of a server with other targets, such as {reports[0].name}: remove them")
+    profile = arguments.out / f"{arguments.policy}.toml"
+    targets = targets_in(with_server(arguments.policy, [], "--calibrate", profile))
+    (arguments.out / f"{arguments.policy}-targets.json").write_text(json.dumps(targets, indent=1))
+
+
+def workload(arguments, load, suffix="", targets=None):
+    """Writes a copy of the workload file, with the duration that --seconds asks for and with targets for each class,
+    and returns its path."""
     text = (ROOT / f"benches/workloads/{load}.toml").read_text()
     if arguments.seconds:
         text = re.sub(r"duration_s = \d+", f"duration_s = {arguments.seconds}", text)
-    path = arguments.out / f"{load}.toml"
+    for tier, values in (targets or {}).items():
+        stated = ", ".join(f"{name} = {value}" for name, value in values.items())
+        text = text.replace(f'tier = "{tier}"\n', f'tier = "{tier}"\ntargets = {{ {stated} }}\n')
+    path = arguments.out / f"{load}{suffix}.toml"
     path.write_text(text)
     return path
 
 
 def simulated(arguments, load):
-    """Simulates the load on the calibrated device and returns the outcome. The workload's seed makes the same
-    requests."""
+    """Simulates the load on the calibrated device with the targets of the calibrated server and returns the outcome.
+    The workload's seed makes the same requests."""
     out = arguments.out / f"{load}-{arguments.policy}-simulated.json"
-    words = ["simulate", "--workload", workload(arguments, load), "--profile", arguments.out / f"{arguments.policy}.toml"]
+    path = workload(arguments, load, "-simulated", stated_targets(arguments))
+    words = ["simulate", "--workload", path, "--profile", arguments.out / f"{arguments.policy}.toml"]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())["policies"][0]["runs"][0]
@@ -123,12 +180,13 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     loads = [step for step in arguments.steps if step not in ("calibrate", "compare")]
     if "calibrate" in arguments.steps:
-        with_server(arguments.policy, "--calibrate", arguments.out / f"{arguments.policy}.toml")
+        calibrate(arguments)
     for load in loads:
         for _ in range(arguments.runs):
             done = len(list(arguments.out.glob(f"{load}-{arguments.policy}-[0-9]*.json")))
             out = arguments.out / f"{load}-{arguments.policy}-{done + 1}.json"
-            with_server(arguments.policy, "--workload", workload(arguments, load), "--json", out)
+            words = settings(stated_targets(arguments))
+            with_server(arguments.policy, words, "--workload", workload(arguments, load), "--json", out)
     if "compare" in arguments.steps:
         compare(arguments, loads or LOADS)
 

@@ -23,6 +23,7 @@ pub use options::{DeviceChoice, GpuUse, KvCapacity, LoadOptions};
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
+use profile::StepLimits;
 use tiercel_device::{
     CopyThread, Device, DeviceInfo, HostGrowth, MASK_WAIT_US, QueuedCopier, StepThread,
 };
@@ -98,8 +99,12 @@ pub fn start<O: Ops + 'static, C: QueuedCopier>(
     let (info, host_growth) = (parts.info.clone(), parts.host_growth.take());
     let usable = host_growth.as_ref().map_or(info.host_blocks, |growth| growth.usable_blocks());
     let (mut runner, mut copier) = parts.into_runner(options.max_sequences);
-    let (seqs, tokens) = (options.max_num_seqs as u32, options.max_num_batched_tokens as u32);
-    let mut profile = profile::measure_steps(&mut runner, &info, seqs, tokens)
+    let limits = StepLimits {
+        known_seqs: options.max_sequences as u32,
+        seqs: options.max_num_seqs as u32,
+        tokens: options.max_num_batched_tokens as u32,
+    };
+    let mut profile = profile::measure_steps(&mut runner, &info, limits)
         .map_err(|error| LoadError::FirstSteps(error.to_string()))?;
     profile.link_bytes_per_s = profile::measure_link(&mut copier, &info, usable);
     runner.bound_mask_wait(MASK_WAIT_US);

@@ -7,45 +7,79 @@ use tiercel_device::{
     StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of the measurement, us: rounds of all measured steps are repeated until they have taken this long, but at
-/// least [`ROUNDS_MIN`] and at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts.
+/// Time budget of the measurement, us: rounds of all measured steps are repeated until they have taken this long, but
+/// at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts; the first round is not counted, because the
+/// first access to memory can make a step ten times slower.
 const MEASURE_US: u64 = 1_000_000;
-const ROUNDS_MIN: usize = 2;
 const ROUNDS_MAX: usize = 8;
-/// Batch size of the measured decode steps with several sequences. A small batch would not do: on a CPU, each sequence
-/// of a batch of 32 takes a seventh more time than one of a batch of 8.
-const DECODE_SEQS: u32 = 32;
-const DECODE_SEQS_SLOW: u32 = 8;
-/// Context of each sequence, tokens, in the decode step that measures the cost of reading KV. Longer contexts would
-/// touch KV memory that the server may never need.
-const CONTEXT: u32 = 512;
-const PREFILL_TOKENS: u32 = 64;
-/// Duration of a one-token step, us, above which a model counts as slow. A slow model is measured with a smaller batch
-/// and a shorter chunk.
+/// Duration of a one-token step, us, above which a model counts as slow.
 const SLOW_STEP_US: u64 = 50_000;
-const PREFILL_TOKENS_SLOW: u32 = 8;
+/// Number of one-token steps of which the fastest decides whether a model is slow.
+const SLOW_REPEATS: usize = 3;
+/// Sizes of the measured steps. The batch is half of the CPU's default slots, as in the batch of which derived targets
+/// are multiples: in a smaller batch a sequence takes less time (SmolLM2-135M on two cores: by an eighth at 8).
+const SIZES: Sizes = Sizes { seqs: 32, context: 256, prefill: 64, prefill_context: 1024 };
+/// Sizes of the measured steps of a slow model.
+const SIZES_SLOW: Sizes = Sizes { seqs: 8, context: 64, prefill: 8, prefill_context: 512 };
 /// Number of repeats of the copy that measures the bandwidth between device pool and host pool.
 const COPIES: usize = 8;
 /// Maximum number of KV blocks in the copy that measures the bandwidth between device pool and host pool.
 const COPY_BLOCKS: u32 = 64;
 
-/// Durations and sizes of the steps that were measured to know a device's speed.
+/// Sizes of the measured steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sizes {
+    /// Number of sequences in the decode steps with several sequences.
+    seqs: u32,
+    /// Context of each sequence, tokens, in the decode step that measures the cost of reading KV.
+    context: u32,
+    /// Length of the measured chunk of a prompt, tokens.
+    prefill: u32,
+    /// Context, tokens, of the chunk that measures the cost of reading KV in prefill.
+    prefill_context: u32,
+}
+
+/// Limits of a device on the measured steps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepLimits {
+    /// Largest number of sequences that the device knows at a time.
+    pub(super) known_seqs: u32,
+    /// Largest number of sequences in a step.
+    pub(super) seqs: u32,
+    /// Largest number of tokens in a step.
+    pub(super) tokens: u32,
+}
+
+impl Sizes {
+    /// Returns these sizes, reduced to what the device can hold and run.
+    fn within(self, info: &DeviceInfo, limits: StepLimits) -> Sizes {
+        let seqs = self.seqs.min(limits.seqs).min(limits.tokens).min(limits.known_seqs);
+        let seqs = seqs.min(info.device_blocks).max(1);
+        let per_seq = info.device_blocks / seqs * info.block_size;
+        let context = self.context.min(per_seq.saturating_sub(1)).min(info.max_model_len - 1);
+        let pool = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
+        let prefill = self.prefill.min(limits.tokens).min(pool);
+        // No more context than the sequences of the decode steps have blocks, which are written before.
+        let blocks = seqs * (context + 1).div_ceil(info.block_size);
+        let written = blocks.saturating_mul(info.block_size).min(pool);
+        let prefill_context = self.prefill_context.min(written.saturating_sub(prefill));
+        Sizes { seqs, context, prefill, prefill_context }
+    }
+}
+
+/// Durations of the steps that were measured to know a device's speed, us.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
     /// Duration of a step of one decode token without context, us.
     one_us: f64,
-    /// Duration of a step of `seqs` decode tokens without context, us.
+    /// Duration of a step of one decode token for each of [`Sizes::seqs`] sequences without context, us.
     many_us: f64,
-    seqs: u32,
-    /// Duration of a step of `seqs` decode tokens, each with `context` tokens of KV, us.
+    /// Duration of the same step if each sequence has [`Sizes::context`] tokens of KV, us.
     deep_us: f64,
-    context: u32,
-    /// Duration of a step of one chunk of `prefill` prompt tokens without context, us.
+    /// Duration of a step of one chunk of [`Sizes::prefill`] prompt tokens without context, us.
     prefill_us: f64,
-    prefill: u32,
-    /// Duration of a step of one chunk of `prefill` prompt tokens after `prefill_context` tokens of context, us.
+    /// Duration of the same step after [`Sizes::prefill_context`] tokens of context, us.
     prefill_deep_us: f64,
-    prefill_context: u32,
 }
 
 /// Measures the durations of a few steps on a fresh device and returns its profile. Leaves no sequence behind; the KV
@@ -53,62 +87,34 @@ struct Measured {
 pub(super) fn measure_steps(
     runner: &mut impl QueuedRunner,
     info: &DeviceInfo,
-    max_seqs: u32,
-    max_tokens: u32,
+    limits: StepLimits,
 ) -> Result<DeviceProfile, StepError> {
     let mut scratch = Scratch { runner, info, clock: Clock::wall(), step: 0 };
-    let most = max_seqs.min(max_tokens).min(info.device_blocks).max(1);
-    let started = DECODE_SEQS.min(most);
+    let started = SIZES.within(info, limits).seqs;
     scratch.start(started)?;
-    let one = Shape { seqs: 1, first_pos: 0, tokens: 1 };
-    // The first run of a step is not counted, because the first access to memory can make the step ten times slower.
-    scratch.time(one)?;
-    let slow = scratch.time(one)? > SLOW_STEP_US as f64;
-    let (seqs, prefill) = match slow {
-        true => (DECODE_SEQS_SLOW, PREFILL_TOKENS_SLOW),
-        false => (DECODE_SEQS, PREFILL_TOKENS),
-    };
-    let seqs = seqs.min(most);
-    let per_seq = info.device_blocks / seqs * info.block_size;
-    let context = CONTEXT.min(per_seq.saturating_sub(1)).min(info.max_model_len - 1);
-    let room = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
-    let prefill = prefill.min(max_tokens).min(room);
-    let prefill_context = context.min(room - prefill);
-    let [one_us, many_us, deep_us, prefill_us, prefill_deep_us] = scratch.fastest([
-        one,
-        Shape { seqs, ..one },
-        Shape { seqs, first_pos: context, tokens: 1 },
-        Shape { tokens: prefill, ..one },
-        Shape { seqs: 1, first_pos: prefill_context, tokens: prefill },
-    ])?;
-    let measured = Measured {
-        one_us,
-        many_us,
-        seqs,
-        deep_us,
-        context,
-        prefill_us,
-        prefill,
-        prefill_deep_us,
-        prefill_context,
-    };
+    let sizes = if scratch.is_slow()? { SIZES_SLOW } else { SIZES }.within(info, limits);
+    scratch.write_contexts(&sizes)?;
+    let measured = scratch.measure(&sizes)?;
     scratch.end(started)?;
-    tracing::debug!(?measured, "measured the model's first steps");
-    Ok(fit(&measured))
+    tracing::debug!(?measured, ?sizes, "measured the model's first steps");
+    Ok(fit(&measured, &sizes))
 }
 
 /// Fits the cost coefficients of a device profile to the durations of the measured steps. No coefficient is negative.
-fn fit(m: &Measured) -> DeviceProfile {
-    let extra = f64::from(m.seqs.max(2) - 1);
-    let decode_token_us =
-        if m.seqs > 1 { ((m.many_us - m.one_us) / extra).clamp(0.0, m.one_us) } else { m.one_us };
+fn fit(m: &Measured, sizes: &Sizes) -> DeviceProfile {
+    let extra = f64::from(sizes.seqs.max(2) - 1);
+    let decode_token_us = if sizes.seqs > 1 {
+        ((m.many_us - m.one_us) / extra).clamp(0.0, m.one_us)
+    } else {
+        m.one_us
+    };
     let step_base_us = (m.one_us - decode_token_us).max(0.0);
-    let read = f64::from(m.seqs) * f64::from(m.context.max(1));
-    let pairs = f64::from(m.prefill) * f64::from(m.prefill_context.max(1));
+    let read = f64::from(sizes.seqs) * f64::from(sizes.context.max(1));
+    let pairs = f64::from(sizes.prefill) * f64::from(sizes.prefill_context.max(1));
     DeviceProfile {
         step_base_us,
         decode_token_us,
-        prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(m.prefill)).max(0.0),
+        prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(sizes.prefill)).max(0.0),
         kv_token_us: ((m.deep_us - m.many_us) / read).max(0.0),
         prefill_context_us: ((m.prefill_deep_us - m.prefill_us) / pairs).max(0.0),
         link_bytes_per_s: 0.0,
@@ -150,23 +156,60 @@ impl<R: QueuedRunner> Scratch<'_, R> {
         self.run(StepBatch { ends: scratch_ids(seqs).collect(), ..empty() })
     }
 
-    /// Returns the durations of steps of these shapes, us: of each the fastest of several repeats. The repeats go round:
-    /// all steps see the same moments of a machine whose speed changes, so that their differences mean something.
-    fn fastest<const N: usize>(&mut self, shapes: [Shape; N]) -> Result<[f64; N], StepError> {
-        for shape in shapes {
-            self.time(shape)?;
+    /// Whether the model is slow: whether a one-token step takes longer than [`SLOW_STEP_US`].
+    fn is_slow(&mut self) -> Result<bool, StepError> {
+        let one = Shape { seqs: 1, first_pos: 0, tokens: 1 };
+        self.time(one)?;
+        for _ in 0..SLOW_REPEATS {
+            if self.time(one)? <= SLOW_STEP_US as f64 {
+                return Ok(false);
+            }
         }
-        let mut fastest = [f64::INFINITY; N];
+        Ok(true)
+    }
+
+    /// Writes one token into each KV block that the measured steps will read. Memory that was never written is not
+    /// there yet: the system maps one page of zeros for all of it, and to read this page takes half the time.
+    fn write_contexts(&mut self, sizes: &Sizes) -> Result<(), StepError> {
+        let deep = Shape { seqs: sizes.seqs, first_pos: sizes.context, tokens: 1 };
+        for first_pos in (0..sizes.context).step_by(self.info.block_size as usize) {
+            let mut batch = self.batch(deep);
+            for slice in &mut batch.slices {
+                (slice.first_pos, slice.sample) = (first_pos, None);
+            }
+            self.run(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the durations of the measured steps: of each the fastest of several repeats. The repeats go round, so
+    /// that a moment in which the machine is slow makes all steps slower, and not one of them.
+    fn measure(&mut self, sizes: &Sizes) -> Result<Measured, StepError> {
+        let one = Shape { seqs: 1, first_pos: 0, tokens: 1 };
+        let many = Shape { seqs: sizes.seqs, ..one };
+        let prefill = Shape { tokens: sizes.prefill, ..one };
+        let shapes = [
+            one,
+            many,
+            Shape { first_pos: sizes.context, ..many },
+            prefill,
+            Shape { first_pos: sizes.prefill_context, ..prefill },
+        ];
+        let mut fastest = [f64::INFINITY; 5];
         let start = self.clock.now();
-        for round in 0..ROUNDS_MAX {
-            if round >= ROUNDS_MIN && self.clock.now().since_us(start) > MEASURE_US {
+        for round in 0..=ROUNDS_MAX {
+            if round > 1 && self.clock.now().since_us(start) > MEASURE_US {
                 break;
             }
-            for (time, shape) in fastest.iter_mut().zip(shapes) {
-                *time = time.min(self.time(shape)?);
+            for (fastest, shape) in fastest.iter_mut().zip(shapes) {
+                let us = self.time(shape)?;
+                if round > 0 {
+                    *fastest = fastest.min(us);
+                }
             }
         }
-        Ok(fastest)
+        let [one_us, many_us, deep_us, prefill_us, prefill_deep_us] = fastest;
+        Ok(Measured { one_us, many_us, deep_us, prefill_us, prefill_deep_us })
     }
 
     /// Returns the duration of one step of this shape, us.
@@ -228,7 +271,11 @@ pub(super) fn measure_link(copier: &mut impl QueuedCopier, info: &DeviceInfo, us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
+    use std::time::Duration;
     use tiercel_device::StepOutput;
+
+    const TEST_SIZES: Sizes = Sizes { seqs: 32, context: 1000, prefill: 64, prefill_context: 500 };
 
     #[test]
     fn fit_recovers_a_linear_device() {
@@ -236,15 +283,11 @@ mod tests {
         let measured = Measured {
             one_us: base + decode,
             many_us: base + 32.0 * decode,
-            seqs: 32,
             deep_us: base + 32.0 * decode + 32.0 * 1000.0 * kv,
-            context: 1000,
             prefill_us: base + 64.0 * prefill,
-            prefill: 64,
             prefill_deep_us: base + 64.0 * prefill + 64.0 * 500.0 * pair,
-            prefill_context: 500,
         };
-        let profile = fit(&measured);
+        let profile = fit(&measured, &TEST_SIZES);
         assert!((profile.step_base_us - base).abs() < 1e-6);
         assert!((profile.decode_token_us - decode).abs() < 1e-6);
         assert!((profile.prefill_token_us - prefill).abs() < 1e-6);
@@ -257,39 +300,56 @@ mod tests {
         let measured = Measured {
             one_us: 100.0,
             many_us: 90.0,
-            seqs: 32,
             deep_us: 80.0,
-            context: 1000,
             prefill_us: 50.0,
-            prefill: 64,
             prefill_deep_us: 40.0,
-            prefill_context: 0,
         };
-        let profile = fit(&measured);
+        let profile = fit(&measured, &Sizes { prefill_context: 0, ..TEST_SIZES });
         assert!(profile.decode_token_us >= 0.0 && profile.step_base_us >= 0.0);
         assert!(profile.prefill_token_us >= 0.0 && profile.kv_token_us >= 0.0);
         assert!(profile.prefill_context_us >= 0.0);
     }
 
-    /// Fake runner that asserts that the steps of the speed measurement stay within the limits of the device.
+    /// Fake runner that asserts that the steps of the speed measurement stay within the limits of the device, and that
+    /// no step reads a KV block that was never written.
     struct Checked {
         info: DeviceInfo,
-        live: std::collections::HashSet<SeqId>,
+        limits: StepLimits,
+        live: HashSet<SeqId>,
+        written: HashSet<BlockId>,
+        /// Duration of each step.
+        takes: Duration,
+        steps: usize,
     }
 
     impl QueuedRunner for Checked {
         fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+            std::thread::sleep(self.takes);
+            self.steps += 1;
             self.live.retain(|seq| !batch.ends.contains(seq));
             self.live.extend(batch.starts.iter().map(|start| start.seq));
-            let mut seen = std::collections::HashSet::new();
+            assert!(self.live.len() <= self.limits.known_seqs as usize);
+            assert!(batch.slices.len() <= self.limits.seqs as usize);
+            let mut seen = HashSet::new();
+            let mut tokens = 0;
             for slice in &batch.slices {
+                tokens += slice.input.len() as u32;
                 let end = slice.first_pos + slice.input.len() as u32;
                 assert!(self.live.contains(&slice.seq) && end <= self.info.max_model_len);
                 assert!(slice.table.len() as u32 * self.info.block_size >= end);
                 for block in slice.table.iter() {
                     assert!(block.0 < self.info.device_blocks && seen.insert(*block));
                 }
+                let (first, last) =
+                    (slice.first_pos / self.info.block_size, (end - 1) / self.info.block_size);
+                let of_slice = &slice.table[..=last as usize];
+                self.written.extend(&of_slice[first as usize..]);
+                // Slices that only write are no measured steps.
+                if slice.sample.is_some() || slice.input.len() > 1 {
+                    assert!(of_slice.iter().all(|block| self.written.contains(block)), "{slice:?}");
+                }
             }
+            assert!(tokens <= self.limits.tokens);
             Ok(())
         }
 
@@ -302,24 +362,47 @@ mod tests {
         }
     }
 
+    fn checked(device_blocks: u32, block_size: u32, max_model_len: u32) -> Checked {
+        let info = DeviceInfo {
+            name: String::new(),
+            block_size,
+            device_blocks,
+            host_blocks: 0,
+            block_bytes: 1,
+            max_steps_in_flight: 1,
+            max_model_len,
+            vocab_size: 2,
+        };
+        let limits = StepLimits { known_seqs: 1040, seqs: 64, tokens: 256 };
+        let (live, written) = Default::default();
+        Checked { info, limits, live, written, takes: Duration::ZERO, steps: 0 }
+    }
+
+    fn measure(mut runner: Checked) -> Checked {
+        let (info, limits) = (runner.info.clone(), runner.limits);
+        measure_steps(&mut runner, &info, limits).expect("within limits");
+        assert!(runner.live.is_empty());
+        runner
+    }
+
     #[test]
     fn even_the_smallest_device_is_measured_within_its_limits() {
-        for (device_blocks, block_size, max_model_len, seqs, tokens) in
-            [(1, 1, 1, 1, 1), (1, 16, 4, 64, 256), (7, 16, 8192, 64, 256), (4096, 16, 8192, 64, 4)]
+        for (device_blocks, block_size, max_model_len) in
+            [(1, 1, 1), (1, 16, 4), (7, 16, 8192), (40, 16, 8192), (4096, 16, 8192)]
         {
-            let info = DeviceInfo {
-                name: String::new(),
-                block_size,
-                device_blocks,
-                host_blocks: 0,
-                block_bytes: 1,
-                max_steps_in_flight: 1,
-                max_model_len,
-                vocab_size: 2,
-            };
-            let mut runner = Checked { info: info.clone(), live: Default::default() };
-            measure_steps(&mut runner, &info, seqs, tokens).expect("within limits");
-            assert!(runner.live.is_empty());
+            for (known_seqs, seqs, tokens) in [(1040, 64, 256), (17, 64, 256), (1040, 1, 1)] {
+                let mut runner = checked(device_blocks, block_size, max_model_len);
+                runner.limits = StepLimits { known_seqs, seqs, tokens };
+                measure(runner);
+            }
         }
+    }
+
+    #[test]
+    fn a_slow_model_is_measured_with_few_small_steps() {
+        let mut runner = checked(4096, 16, 8192);
+        runner.takes = Duration::from_micros(SLOW_STEP_US + 5_000);
+        let steps = measure(runner).steps;
+        assert!(steps <= 32, "{steps}");
     }
 }

@@ -4,8 +4,9 @@
 //! target is the time that the device takes while half of the slots of its steps are in use, times a factor that is
 //! larger for lower tiers. These times are:
 //!
-//! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with
-//!   [`CONTEXT_TOKENS`] of context.
+//! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with as
+//!   many tokens of context as a step may hold (`scheduler.max_num_batched_tokens`): servers with longer steps serve
+//!   longer prompts.
 //! - TTFT: the rest of the step in flight, on average half a step of the batch ([`IN_FLIGHT_STEPS`]), and one step that
 //!   holds the prompt beside the batch. If the prompt is longer than a step holds (`scheduler.max_num_batched_tokens`
 //!   less one token for each used slot), the time grows by as much as the remaining tokens take in full steps.
@@ -19,9 +20,6 @@ const PLACES_SHARE: f64 = 0.5;
 /// Wait of a prompt on a busy server until the step in flight ends, in steps of the batch, for derived TTFT targets:
 /// the mean for a request that comes at any time of the step.
 const IN_FLIGHT_STEPS: f64 = 0.5;
-/// Context length of each sequence in a busy server's batch, tokens, in derived targets; less if the KV memory or the
-/// model's context is too small.
-const CONTEXT_TOKENS: u32 = 1024;
 /// Length of the answer that a derived E2E target covers, tokens.
 const ANSWER_TOKENS: f64 = 160.0;
 /// Ratio of a derived target to the time that a busy server takes, for the premium, the standard and the background
@@ -108,7 +106,7 @@ impl ServerTimes {
         let seqs = ((f64::from(seqs) * PLACES_SHARE).ceil() as u32).max(1);
         let capacity = u64::from(info.device_blocks) * u64::from(info.block_size);
         let held = (capacity / u64::from(seqs)).min(u64::from(info.max_model_len)) as u32;
-        let context = f64::from(CONTEXT_TOKENS.min(held));
+        let context = f64::from(tokens.min(held));
         let decode_us = |context: f64| speed.decode_token_us + speed.kv_token_us * context;
         let prompt_us = |tokens: f64| {
             let pairs = tokens * (tokens - 1.0) / 2.0;
@@ -315,6 +313,16 @@ mod tests {
             let long_ms = 20.0 * batch_ms + 4.096 * speed.prefill_token_us;
             assert!(of_long > long_ms, "{of_long} {long_ms}");
         }
+    }
+
+    #[test]
+    fn contexts_in_a_busy_batch_are_as_long_as_a_step_or_as_the_memory_allows() {
+        let batch_ms = |tokens| ServerTimes::new(&cpu(), &info(), 64, tokens).batch_ms;
+        // 32 sequences read 256 more tokens of KV each, for 0.3 us.
+        assert!((batch_ms(512) - batch_ms(256) - 32.0 * 256.0 * 0.3e-3).abs() < 1e-9);
+        let small = DeviceInfo { device_blocks: 32 * 10, ..info() };
+        let in_memory_ms = ServerTimes::new(&cpu(), &small, 64, 256).batch_ms;
+        assert_eq!(in_memory_ms, batch_ms(160), "32 contexts of 160 tokens fill 320 blocks");
     }
 
     #[test]
