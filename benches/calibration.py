@@ -8,7 +8,8 @@ latency targets that this server derived from its speed to DIR/P-targets.json; `
 benches/workloads) runs --runs times, each time against a fresh server with these targets; `compare` simulates the same
 loads with that profile and these targets and prints a table. Without stated targets, each server would derive others:
 the speed that a shared machine measures at a start differs from start to start by a fifth and more. Nothing else should
-run on the machine meanwhile. Needs nothing beyond Python 3."""
+run on the machine meanwhile. `calibrate` refuses a DIR with reports of loads, because their servers had other targets.
+Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -109,7 +110,7 @@ def workload(arguments, load, suffix="", targets=None):
         text = re.sub(r"duration_s = \d+", f"duration_s = {arguments.seconds}", text)
     for tier, values in (targets or {}).items():
         stated = ", ".join(f"{name} = {value}" for name, value in values.items())
-        text = text.replace(f'tier = "{tier}"\n', f'tier = "{tier}"\ntargets = {{ {stated} }}\n')
+        text = re.sub(rf'^tier = "{tier}"$', f'tier = "{tier}"\ntargets = {{ {stated} }}', text, flags=re.MULTILINE)
     path = arguments.out / f"{load}{suffix}.toml"
     path.write_text(text)
     return path

@@ -8,8 +8,8 @@ For each load, a server with the default policy and then one with `--policy fcfs
 premium requests run alone, for comparison. Takes about 50 minutes; nothing else should run on the machine meanwhile. If
 loads are named, only these are measured, and the table rows of the other loads stay. `--seconds` shortens every run, to
 try the script: the table is then no result. `--keep` stores each report in DIR, where the step `compare` of
-`benches/calibration.py --out DIR` finds it: its simulation has the targets of another start of the server. Needs nothing
-beyond Python 3."""
+`benches/calibration.py --out DIR` finds it. The simulation then has the targets that the calibrated server derived;
+each server here derives its own. Needs nothing beyond Python 3."""
 
 import argparse
 import json

@@ -8,19 +8,23 @@ use tiercel_device::{
 };
 
 /// Time budget of the measurement, us: rounds of all measured steps are repeated until they have taken this long, but
-/// at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts; the first round is not counted, because the
-/// first access to memory can make a step ten times slower.
+/// at least [`ROUNDS_MIN`] and at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts.
 const MEASURE_US: u64 = 1_000_000;
+const ROUNDS_MIN: usize = 2;
 const ROUNDS_MAX: usize = 8;
 /// Duration of a one-token step, us, above which a model counts as slow.
 const SLOW_STEP_US: u64 = 50_000;
 /// Number of one-token steps of which the fastest decides whether a model is slow.
 const SLOW_REPEATS: usize = 3;
-/// Sizes of the measured steps. The batch is half of the CPU's default slots, as in the batch of which derived targets
-/// are multiples: in a smaller batch a sequence takes less time (SmolLM2-135M on two cores: by an eighth at 8).
-const SIZES: Sizes = Sizes { seqs: 32, context: 256, prefill: 64, prefill_context: 1024 };
-/// Sizes of the measured steps of a slow model.
-const SIZES_SLOW: Sizes = Sizes { seqs: 8, context: 64, prefill: 8, prefill_context: 512 };
+/// Sizes of the measured steps. Batch and context are about those of the batch of which derived targets are multiples
+/// (half of the CPU's default slots, the tokens of a step). A smaller batch takes less time for each sequence:
+/// SmolLM2-135M on two cores an eighth less with 8 sequences than with 32.
+const SIZES: Sizes = Sizes { seqs: 32, context: 1024, prefill: 64, prefill_context: 1024 };
+/// Sizes of the measured steps of a slow model, small so that its start does not take minutes.
+const SIZES_SLOW: Sizes = Sizes { seqs: 8, context: 128, prefill: 8, prefill_context: 512 };
+/// Distance, tokens, of the tokens that are written into the contexts before the measurement. Blocks that are shorter
+/// get a token each.
+const WRITTEN_EVERY: u32 = 16;
 /// Number of repeats of the copy that measures the bandwidth between device pool and host pool.
 const COPIES: usize = 8;
 /// Maximum number of KV blocks in the copy that measures the bandwidth between device pool and host pool.
@@ -55,8 +59,9 @@ impl Sizes {
     fn within(self, info: &DeviceInfo, limits: StepLimits) -> Sizes {
         let seqs = self.seqs.min(limits.seqs).min(limits.tokens).min(limits.known_seqs);
         let seqs = seqs.min(info.device_blocks).max(1);
-        let per_seq = info.device_blocks / seqs * info.block_size;
-        let context = self.context.min(per_seq.saturating_sub(1)).min(info.max_model_len - 1);
+        let per_seq = (info.device_blocks / seqs).saturating_mul(info.block_size);
+        let context = self.context.min(limits.tokens).min(per_seq.saturating_sub(1));
+        let context = context.min(info.max_model_len - 1);
         let pool = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
         let prefill = self.prefill.min(limits.tokens).min(pool);
         // No more context than the sequences of the decode steps have blocks, which are written before.
@@ -168,11 +173,12 @@ impl<R: QueuedRunner> Scratch<'_, R> {
         Ok(true)
     }
 
-    /// Writes one token into each KV block that the measured steps will read. Memory that was never written is not
-    /// there yet: the system maps one page of zeros for all of it, and to read this page takes half the time.
+    /// Writes tokens into each KV block that the measured steps will read. On a CPU, memory that was never written is
+    /// not there yet: the system maps one page of zeros for all of it, and to read this page takes half the time.
     fn write_contexts(&mut self, sizes: &Sizes) -> Result<(), StepError> {
         let deep = Shape { seqs: sizes.seqs, first_pos: sizes.context, tokens: 1 };
-        for first_pos in (0..sizes.context).step_by(self.info.block_size as usize) {
+        let distance = self.info.block_size.min(WRITTEN_EVERY);
+        for first_pos in (0..sizes.context).step_by(distance as usize) {
             let mut batch = self.batch(deep);
             for slice in &mut batch.slices {
                 (slice.first_pos, slice.sample) = (first_pos, None);
@@ -195,17 +201,18 @@ impl<R: QueuedRunner> Scratch<'_, R> {
             prefill,
             Shape { first_pos: sizes.prefill_context, ..prefill },
         ];
+        // A first run is not counted, because the first access to memory can make a step ten times slower.
+        for shape in shapes {
+            self.time(shape)?;
+        }
         let mut fastest = [f64::INFINITY; 5];
         let start = self.clock.now();
-        for round in 0..=ROUNDS_MAX {
-            if round > 1 && self.clock.now().since_us(start) > MEASURE_US {
+        for round in 0..ROUNDS_MAX {
+            if round >= ROUNDS_MIN && self.clock.now().since_us(start) > MEASURE_US {
                 break;
             }
             for (fastest, shape) in fastest.iter_mut().zip(shapes) {
-                let us = self.time(shape)?;
-                if round > 0 {
-                    *fastest = fastest.min(us);
-                }
+                *fastest = fastest.min(self.time(shape)?);
             }
         }
         let [one_us, many_us, deep_us, prefill_us, prefill_deep_us] = fastest;
@@ -319,13 +326,13 @@ mod tests {
         written: HashSet<BlockId>,
         /// Duration of each step.
         takes: Duration,
-        steps: usize,
+        /// Largest number of tokens in a step so far.
+        most_tokens: u32,
     }
 
     impl QueuedRunner for Checked {
         fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
             std::thread::sleep(self.takes);
-            self.steps += 1;
             self.live.retain(|seq| !batch.ends.contains(seq));
             self.live.extend(batch.starts.iter().map(|start| start.seq));
             assert!(self.live.len() <= self.limits.known_seqs as usize);
@@ -350,6 +357,7 @@ mod tests {
                 }
             }
             assert!(tokens <= self.limits.tokens);
+            self.most_tokens = self.most_tokens.max(tokens);
             Ok(())
         }
 
@@ -375,7 +383,7 @@ mod tests {
         };
         let limits = StepLimits { known_seqs: 1040, seqs: 64, tokens: 256 };
         let (live, written) = Default::default();
-        Checked { info, limits, live, written, takes: Duration::ZERO, steps: 0 }
+        Checked { info, limits, live, written, takes: Duration::ZERO, most_tokens: 0 }
     }
 
     fn measure(mut runner: Checked) -> Checked {
@@ -399,10 +407,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_model_is_measured_with_few_small_steps() {
+    fn a_slow_model_is_measured_with_small_steps() {
+        assert_eq!(measure(checked(4096, 16, 8192)).most_tokens, 64);
         let mut runner = checked(4096, 16, 8192);
-        runner.takes = Duration::from_micros(SLOW_STEP_US + 5_000);
-        let steps = measure(runner).steps;
-        assert!(steps <= 32, "{steps}");
+        runner.takes = Duration::from_micros(SLOW_STEP_US + 1_000);
+        assert_eq!(measure(runner).most_tokens, 8);
     }
 }

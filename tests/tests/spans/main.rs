@@ -117,7 +117,7 @@ fn collect() -> Collector {
         let mut answer = ask(&server, id, PROMPT, more.clone()).response().unwrap();
         // The places of the refused choices are free a moment after their client has its answer.
         for _ in 0..100 {
-            if answer.status == status {
+            if id != "unsampled" || answer.status != 429 {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(50));

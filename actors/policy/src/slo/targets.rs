@@ -304,8 +304,7 @@ mod tests {
             let times = ServerTimes::new(&speed, &info(), 64, 256);
             let (targets, _) = times.targets(&SloSettings::default());
             let batch_ms = 1e-3
-                * (speed.step_base_us
-                    + 32.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
+                * (speed.step_base_us + 32.0 * (speed.decode_token_us + 256.0 * speed.kv_token_us));
             assert!(targets.premium.tpot_ms.expect("a target") > batch_ms);
             let of_long = targets.premium.of_prompt(4096).ttft_ms.expect("a target");
             // Expected TTFT of a prompt of 4096 tokens at 224 tokens per step beside the batch: nearly 20 steps of the
