@@ -279,7 +279,6 @@ pub(super) fn measure_link(copier: &mut impl QueuedCopier, info: &DeviceInfo, us
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use std::time::Duration;
     use tiercel_device::StepOutput;
 
     const TEST_SIZES: Sizes = Sizes { seqs: 32, context: 1000, prefill: 64, prefill_context: 500 };
@@ -324,15 +323,17 @@ mod tests {
         limits: StepLimits,
         live: HashSet<SeqId>,
         written: HashSet<BlockId>,
-        /// Duration of each step.
-        takes: Duration,
+        /// Duration of each step, us.
+        takes_us: u64,
         /// Largest number of tokens in a step so far.
         most_tokens: u32,
     }
 
     impl QueuedRunner for Checked {
         fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
-            std::thread::sleep(self.takes);
+            let clock = Clock::wall();
+            let start = clock.now();
+            while clock.now().since_us(start) < self.takes_us {}
             self.live.retain(|seq| !batch.ends.contains(seq));
             self.live.extend(batch.starts.iter().map(|start| start.seq));
             assert!(self.live.len() <= self.limits.known_seqs as usize);
@@ -383,7 +384,7 @@ mod tests {
         };
         let limits = StepLimits { known_seqs: 1040, seqs: 64, tokens: 256 };
         let (live, written) = Default::default();
-        Checked { info, limits, live, written, takes: Duration::ZERO, most_tokens: 0 }
+        Checked { info, limits, live, written, takes_us: 0, most_tokens: 0 }
     }
 
     fn measure(mut runner: Checked) -> Checked {
@@ -410,7 +411,7 @@ mod tests {
     fn a_slow_model_is_measured_with_small_steps() {
         assert_eq!(measure(checked(4096, 16, 8192)).most_tokens, 64);
         let mut runner = checked(4096, 16, 8192);
-        runner.takes = Duration::from_micros(SLOW_STEP_US + 1_000);
+        runner.takes_us = SLOW_STEP_US + 1_000;
         assert_eq!(measure(runner).most_tokens, 8);
     }
 }
