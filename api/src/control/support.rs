@@ -51,7 +51,7 @@ struct TierTargets {
     /// Time by which each prompt token beyond `ttft_prompt_tokens` lengthens the TTFT target, ms.
     ttft_ms_per_token: f64,
     ttft_prompt_tokens: u32,
-    /// Decrease of the TTFT target for each token by which a prompt is shorter than `ttft_prompt_tokens`, ms.
+    /// Time by which the TTFT target is shorter for each token that a prompt lacks to `ttft_prompt_tokens`, ms.
     ttft_ms_per_token_fewer: f64,
     #[schema(required)]
     tpot_ms: Option<f64>,

@@ -187,7 +187,7 @@ pub struct Targets {
     /// Prompt length for which the TTFT target is `ttft_ms`, tokens.
     #[serde(default)]
     pub ttft_prompt_tokens: u32,
-    /// Decrease of the TTFT target for each token by which a prompt is shorter than `ttft_prompt_tokens`, ms.
+    /// Time by which the TTFT target is shorter for each token that a prompt lacks to `ttft_prompt_tokens`, ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ttft_ms_per_token_fewer: f64,
     /// Target for the TPOT: mean time per output token after the first, ms.

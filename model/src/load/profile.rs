@@ -7,23 +7,28 @@ use tiercel_device::{
     StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of the measurement, us: rounds of all measured steps are repeated until they have taken this long, but
-/// at least [`ROUNDS_MIN`] and at most [`ROUNDS_MAX`] times. Of each step the fastest repeat counts.
+/// Time budget of the measurement, us. All measured steps run once per round, and rounds are repeated until they have
+/// taken this long. The fastest run of each step counts.
 const MEASURE_US: u64 = 1_000_000;
+/// Smallest number of rounds, however long they take.
 const ROUNDS_MIN: usize = 2;
+/// Largest number of rounds.
 const ROUNDS_MAX: usize = 8;
 /// Duration of a one-token step, us, above which a model counts as slow.
 const SLOW_STEP_US: u64 = 50_000;
 /// Number of one-token steps of which the fastest decides whether a model is slow.
 const SLOW_REPEATS: usize = 3;
-/// Sizes of the measured steps. Batch and context are about those of the batch of which derived targets are multiples
-/// (half of the CPU's default slots, the tokens of a step). A smaller batch takes less time for each sequence:
-/// SmolLM2-135M on two cores an eighth less with 8 sequences than with 32.
-const SIZES: Sizes = Sizes { seqs: 32, context: 1024, prefill: 64, prefill_context: 1024 };
-/// Sizes of the measured steps of a slow model, small so that its start does not take minutes.
-const SIZES_SLOW: Sizes = Sizes { seqs: 8, context: 128, prefill: 8, prefill_context: 512 };
-/// Distance, tokens, of the tokens that are written into the contexts before the measurement. Blocks that are shorter
-/// get a token each.
+/// Sizes of the measured steps. Derived targets are multiples of the time of a batch, and the measured batch has about
+/// the size of that batch: half of the CPU's default slots, each with at most as many tokens of context as a step may
+/// hold. A smaller batch would not do: SmolLM2-135M on two cores takes an eighth less time for each of 8 sequences than
+/// for each of 32.
+const SIZES: Sizes =
+    Sizes { seqs: 32, context_tokens: 1024, chunk_tokens: 64, chunk_context_tokens: 1024 };
+/// Sizes of the measured steps of a slow model. The steps are small, so that the start does not take minutes.
+const SIZES_SLOW: Sizes =
+    Sizes { seqs: 8, context_tokens: 128, chunk_tokens: 8, chunk_context_tokens: 512 };
+/// Number of tokens from one written token of a context to the next, in the writes before the measurement. If a KV block
+/// holds fewer tokens, one token is written into each block.
 const WRITTEN_EVERY: u32 = 16;
 /// Number of repeats of the copy that measures the bandwidth between device pool and host pool.
 const COPIES: usize = 8;
@@ -33,14 +38,14 @@ const COPY_BLOCKS: u32 = 64;
 /// Sizes of the measured steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sizes {
-    /// Number of sequences in the decode steps with several sequences.
+    /// Number of sequences in the batch of decodes.
     seqs: u32,
-    /// Context of each sequence, tokens, in the decode step that measures the cost of reading KV.
-    context: u32,
-    /// Length of the measured chunk of a prompt, tokens.
-    prefill: u32,
-    /// Context, tokens, of the chunk that measures the cost of reading KV in prefill.
-    prefill_context: u32,
+    /// Length of each sequence's context in the batch of decodes with context, tokens.
+    context_tokens: u32,
+    /// Length of the prompt chunk, tokens.
+    chunk_tokens: u32,
+    /// Length of the context before the prompt chunk with context, tokens.
+    chunk_context_tokens: u32,
 }
 
 /// Limits of a device on the measured steps.
@@ -60,15 +65,17 @@ impl Sizes {
         let seqs = self.seqs.min(limits.seqs).min(limits.tokens).min(limits.known_seqs);
         let seqs = seqs.min(info.device_blocks).max(1);
         let per_seq = (info.device_blocks / seqs).saturating_mul(info.block_size);
-        let context = self.context.min(limits.tokens).min(per_seq.saturating_sub(1));
-        let context = context.min(info.max_model_len - 1);
+        let context_tokens = self.context_tokens.min(limits.tokens).min(per_seq.saturating_sub(1));
+        let context_tokens = context_tokens.min(info.max_model_len - 1);
         let pool = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
-        let prefill = self.prefill.min(limits.tokens).min(pool);
-        // No more context than the sequences of the decode steps have blocks, which are written before.
-        let blocks = seqs * (context + 1).div_ceil(info.block_size);
+        let chunk_tokens = self.chunk_tokens.min(limits.tokens).min(pool);
+        // The chunk's context consists of blocks of the batch of decodes, because only these blocks are written before
+        // the measurement.
+        let blocks = seqs * (context_tokens + 1).div_ceil(info.block_size);
         let written = blocks.saturating_mul(info.block_size).min(pool);
-        let prefill_context = self.prefill_context.min(written.saturating_sub(prefill));
-        Sizes { seqs, context, prefill, prefill_context }
+        let chunk_context_tokens =
+            self.chunk_context_tokens.min(written.saturating_sub(chunk_tokens));
+        Sizes { seqs, context_tokens, chunk_tokens, chunk_context_tokens }
     }
 }
 
@@ -79,11 +86,11 @@ struct Measured {
     one_us: f64,
     /// Duration of a step of one decode token for each of [`Sizes::seqs`] sequences without context, us.
     many_us: f64,
-    /// Duration of the same step if each sequence has [`Sizes::context`] tokens of KV, us.
+    /// Duration of the same step if each sequence has [`Sizes::context_tokens`] tokens of KV, us.
     deep_us: f64,
-    /// Duration of a step of one chunk of [`Sizes::prefill`] prompt tokens without context, us.
+    /// Duration of a step of one chunk of [`Sizes::chunk_tokens`] prompt tokens without context, us.
     prefill_us: f64,
-    /// Duration of the same step after [`Sizes::prefill_context`] tokens of context, us.
+    /// Duration of the same step after [`Sizes::chunk_context_tokens`] tokens of context, us.
     prefill_deep_us: f64,
 }
 
@@ -114,23 +121,26 @@ fn fit(m: &Measured, sizes: &Sizes) -> DeviceProfile {
         m.one_us
     };
     let step_base_us = (m.one_us - decode_token_us).max(0.0);
-    let read = f64::from(sizes.seqs) * f64::from(sizes.context.max(1));
-    let pairs = f64::from(sizes.prefill) * f64::from(sizes.prefill_context.max(1));
+    let read = f64::from(sizes.seqs) * f64::from(sizes.context_tokens.max(1));
+    let pairs = f64::from(sizes.chunk_tokens) * f64::from(sizes.chunk_context_tokens.max(1));
     DeviceProfile {
         step_base_us,
         decode_token_us,
-        prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(sizes.prefill)).max(0.0),
+        prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(sizes.chunk_tokens)).max(0.0),
         kv_token_us: ((m.deep_us - m.many_us) / read).max(0.0),
         prefill_context_us: ((m.prefill_deep_us - m.prefill_us) / pairs).max(0.0),
         link_bytes_per_s: 0.0,
     }
 }
 
-/// Shape of a measured step: `seqs` slices of `tokens` tokens each, from position `first_pos`.
+/// Shape of a measured step.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
+    /// Number of sequences; the step has one slice of each.
     seqs: u32,
+    /// Position of the first token of each slice in its sequence, which is the length of the sequence's context.
     first_pos: u32,
+    /// Number of tokens of each slice.
     tokens: u32,
 }
 
@@ -176,9 +186,9 @@ impl<R: QueuedRunner> Scratch<'_, R> {
     /// Writes tokens into each KV block that the measured steps will read. On a CPU, memory that was never written is
     /// not there yet: the system maps one page of zeros for all of it, and to read this page takes half the time.
     fn write_contexts(&mut self, sizes: &Sizes) -> Result<(), StepError> {
-        let deep = Shape { seqs: sizes.seqs, first_pos: sizes.context, tokens: 1 };
+        let deep = Shape { seqs: sizes.seqs, first_pos: sizes.context_tokens, tokens: 1 };
         let distance = self.info.block_size.min(WRITTEN_EVERY);
-        for first_pos in (0..sizes.context).step_by(distance as usize) {
+        for first_pos in (0..sizes.context_tokens).step_by(distance as usize) {
             let mut batch = self.batch(deep);
             for slice in &mut batch.slices {
                 (slice.first_pos, slice.sample) = (first_pos, None);
@@ -193,13 +203,13 @@ impl<R: QueuedRunner> Scratch<'_, R> {
     fn measure(&mut self, sizes: &Sizes) -> Result<Measured, StepError> {
         let one = Shape { seqs: 1, first_pos: 0, tokens: 1 };
         let many = Shape { seqs: sizes.seqs, ..one };
-        let prefill = Shape { tokens: sizes.prefill, ..one };
+        let prefill = Shape { tokens: sizes.chunk_tokens, ..one };
         let shapes = [
             one,
             many,
-            Shape { first_pos: sizes.context, ..many },
+            Shape { first_pos: sizes.context_tokens, ..many },
             prefill,
-            Shape { first_pos: sizes.prefill_context, ..prefill },
+            Shape { first_pos: sizes.chunk_context_tokens, ..prefill },
         ];
         // A first run is not counted, because the first access to memory can make a step ten times slower.
         for shape in shapes {
@@ -281,7 +291,8 @@ mod tests {
     use std::collections::HashSet;
     use tiercel_device::StepOutput;
 
-    const TEST_SIZES: Sizes = Sizes { seqs: 32, context: 1000, prefill: 64, prefill_context: 500 };
+    const TEST_SIZES: Sizes =
+        Sizes { seqs: 32, context_tokens: 1000, chunk_tokens: 64, chunk_context_tokens: 500 };
 
     #[test]
     fn fit_recovers_a_linear_device() {
@@ -310,7 +321,7 @@ mod tests {
             prefill_us: 50.0,
             prefill_deep_us: 40.0,
         };
-        let profile = fit(&measured, &Sizes { prefill_context: 0, ..TEST_SIZES });
+        let profile = fit(&measured, &Sizes { chunk_context_tokens: 0, ..TEST_SIZES });
         assert!(profile.decode_token_us >= 0.0 && profile.step_base_us >= 0.0);
         assert!(profile.prefill_token_us >= 0.0 && profile.kv_token_us >= 0.0);
         assert!(profile.prefill_context_us >= 0.0);
@@ -324,16 +335,16 @@ mod tests {
         live: HashSet<SeqId>,
         written: HashSet<BlockId>,
         /// Duration of each step, us.
-        takes_us: u64,
+        step_us: u64,
         /// Largest number of tokens in a step so far.
-        most_tokens: u32,
+        largest_step_tokens: u32,
     }
 
     impl QueuedRunner for Checked {
         fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
             let clock = Clock::wall();
             let start = clock.now();
-            while clock.now().since_us(start) < self.takes_us {}
+            while clock.now().since_us(start) < self.step_us {}
             self.live.retain(|seq| !batch.ends.contains(seq));
             self.live.extend(batch.starts.iter().map(|start| start.seq));
             assert!(self.live.len() <= self.limits.known_seqs as usize);
@@ -358,7 +369,7 @@ mod tests {
                 }
             }
             assert!(tokens <= self.limits.tokens);
-            self.most_tokens = self.most_tokens.max(tokens);
+            self.largest_step_tokens = self.largest_step_tokens.max(tokens);
             Ok(())
         }
 
@@ -384,7 +395,7 @@ mod tests {
         };
         let limits = StepLimits { known_seqs: 1040, seqs: 64, tokens: 256 };
         let (live, written) = Default::default();
-        Checked { info, limits, live, written, takes_us: 0, most_tokens: 0 }
+        Checked { info, limits, live, written, step_us: 0, largest_step_tokens: 0 }
     }
 
     fn measure(mut runner: Checked) -> Checked {
@@ -409,9 +420,9 @@ mod tests {
 
     #[test]
     fn a_slow_model_is_measured_with_small_steps() {
-        assert_eq!(measure(checked(4096, 16, 8192)).most_tokens, 64);
+        assert_eq!(measure(checked(4096, 16, 8192)).largest_step_tokens, 64);
         let mut runner = checked(4096, 16, 8192);
-        runner.takes_us = SLOW_STEP_US + 1_000;
-        assert_eq!(measure(runner).most_tokens, 8);
+        runner.step_us = SLOW_STEP_US + 1_000;
+        assert_eq!(measure(runner).largest_step_tokens, 8);
     }
 }

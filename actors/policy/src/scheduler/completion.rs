@@ -82,8 +82,8 @@ impl State {
         self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
-        // Leave out steps while only one tier has requests: the tier's streams may then fall behind their pace, so
-        // premium streams lag more than they do while lower tiers have requests too.
+        // The slack reserve does not count steps in which only one tier has requests. The tier's streams may fall behind
+        // their pace in such steps, so premium streams lag more than beside requests of lower tiers.
         let target_ms = self.basis.targets.of(Tier::Premium).tpot_ms;
         if let Some(target_ms) = target_ms.filter(|_| !self.queue.traffic(now).one_tier) {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();

@@ -207,8 +207,8 @@ pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     limit_us(basis, traffic, |targets| Some(BLOCKING * targets.ttft_ms?))
 }
 
-/// Returns the smaller of two limits on the length of a step, us: [`blocking_us`], and the tightest TTFT target of a
-/// prompt of one token times [`BLOCKING_SHORT_PROMPT`].
+/// Returns the longest step that blocks neither the typical prompt nor the shortest one for too long, us: the smaller of
+/// [`blocking_us`] and the share [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a one-token prompt.
 fn blocking_any_prompt_us(basis: &Basis, traffic: Traffic) -> f64 {
     let of_one_token =
         |targets: SloTargets| Some(BLOCKING_SHORT_PROMPT * targets.of_prompt(1).ttft_ms?);
