@@ -248,14 +248,13 @@ mod tests {
 
     #[test]
     fn the_host_pool_grows_piece_by_piece_and_keeps_what_it_has_if_pinning_fails() {
-        let half = 128 << 20;
+        let half = 16 << 20;
         let options = LoadOptions { host_bytes: Some(5 * half), ..LoadOptions::default() };
         let driver = EmulatedDriver::new(600 << 20).with_fault(Fault::Pinning(2));
         let parts = opened_with(driver, GpuUse::default(), &options).unwrap();
         let (all, block_bytes) = (parts.info.host_blocks, parts.info.block_bytes);
         assert_eq!(u64::from(all), 5 * half / block_bytes);
-        let mut growth =
-            parts.host_growth.expect("three pieces of 256 MiB, the last half as large");
+        let mut growth = parts.host_growth.expect("three pieces of 32 MiB, the last half as large");
         let piece = (2 * half / block_bytes) as u32;
         assert_eq!(growth.usable_blocks(), piece);
         assert_eq!(growth.grow(), Ok(piece));
