@@ -3,13 +3,12 @@
 
     cargo build --release && python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [STEP...]
 
-Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml, and the
-latency targets that this server derived from its speed to DIR/P-targets.json; `LOAD` (a workload of
-benches/workloads) runs --runs times, each time against a fresh server with these targets; `compare` simulates the same
-loads with that profile and these targets and prints a table. Without stated targets, each server would derive others:
-the speed that a shared machine measures at a start differs from start to start by a fifth and more. Nothing else should
-run on the machine meanwhile. `calibrate` refuses a DIR with reports of loads, because their servers had other targets.
-Needs nothing beyond Python 3."""
+Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml; `LOAD` (a
+workload of benches/workloads) runs --runs times, each time against a fresh server without any stated target, and writes
+the report DIR/LOAD-P-N.json and the latency targets that this server derived from its speed, DIR/LOAD-P-N-targets.json;
+`compare` simulates each of these runs with that profile and with the run's own targets and prints a table. Each server
+derives other targets, because the speed that a shared machine measures at a start differs from start to start by a fifth
+and more. Nothing else should run on the machine meanwhile. Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -50,21 +49,13 @@ def targets_in(log):
     return told
 
 
-def stated_targets(arguments):
-    """Returns the targets of the calibrated server, by tier."""
-    path = arguments.out / f"{arguments.policy}-targets.json"
-    if not path.exists():
-        sys.exit(f"there is no {path}: run the step calibrate first")
-    return json.loads(path.read_text())
+def keep_targets(report, log):
+    """Writes the targets in the log of a server beside the report of a run against this server."""
+    report.with_name(f"{report.stem}-targets.json").write_text(json.dumps(targets_in(log), indent=1))
 
 
-def settings(targets):
-    pairs = [(tier, name, value) for tier, values in targets.items() for name, value in values.items()]
-    return [word for tier, name, value in pairs for word in ("--set", f"slo.{tier}.{name}={value}")]
-
-
-def serve(policy, words, log):
-    words = [TIERCEL, "serve", "--listen", URL.removeprefix("http://"), "--policy", policy, *SETTINGS, *words]
+def serve(policy, log):
+    words = [TIERCEL, "serve", "--listen", URL.removeprefix("http://"), "--policy", policy, *SETTINGS]
     server = subprocess.Popen(words, stderr=log)
     for _ in range(600):
         if server.poll() is not None:
@@ -80,10 +71,10 @@ def serve(policy, words, log):
     sys.exit("the server is not ready after a minute")
 
 
-def with_server(policy, words, *of_bench):
+def with_server(policy, *of_bench):
     """Runs `tiercel bench` against a fresh server and returns the server's log."""
     with tempfile.TemporaryFile("w+") as log:
-        server = serve(policy, words, log)
+        server = serve(policy, log)
         try:
             subprocess.run([TIERCEL, "bench", "--url", URL, *of_bench], check=True)
         finally:
@@ -94,12 +85,7 @@ def with_server(policy, words, *of_bench):
 
 
 def calibrate(arguments):
-    reports = list(arguments.out.glob(f"*-{arguments.policy}-[0-9]*.json"))
-    if reports:
-        sys.exit(f"{arguments.out} holds reports of a server with other targets, such as {reports[0].name}: remove them")
-    profile = arguments.out / f"{arguments.policy}.toml"
-    targets = targets_in(with_server(arguments.policy, [], "--calibrate", profile))
-    (arguments.out / f"{arguments.policy}-targets.json").write_text(json.dumps(targets, indent=1))
+    with_server(arguments.policy, "--calibrate", arguments.out / f"{arguments.policy}.toml")
 
 
 def workload(arguments, load, suffix="", targets=None):
@@ -116,15 +102,21 @@ def workload(arguments, load, suffix="", targets=None):
     return path
 
 
-def simulated(arguments, load):
-    """Simulates the load on the calibrated device with the targets of the calibrated server and returns the outcome.
-    The workload's seed makes the same requests."""
-    out = arguments.out / f"{load}-{arguments.policy}-simulated.json"
-    path = workload(arguments, load, "-simulated", stated_targets(arguments))
+def simulated(arguments, load, report):
+    """Simulates a run on the calibrated device with the targets of the run's server and returns the outcome. The
+    workload's seed makes the same requests."""
+    targets = json.loads(report.with_name(f"{report.stem}-targets.json").read_text())
+    out = report.with_name(f"{report.stem}-simulated.json")
+    path = workload(arguments, load, "-simulated", targets)
     words = ["simulate", "--workload", path, "--profile", arguments.out / f"{arguments.policy}.toml"]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())["policies"][0]["runs"][0]
+
+
+def reports_of(arguments, load):
+    """Returns the paths of the reports of a load, without those of simulations and targets."""
+    return sorted(path for path in arguments.out.glob(f"{load}-{arguments.policy}-*.json") if path.stem.rsplit("-", 1)[1].isdigit())
 
 
 def tiers(report):
@@ -132,12 +124,12 @@ def tiers(report):
 
 
 def row(load, name, what, real, made):
-    """Returns a table row that compares real runs with the simulated one: means, difference, and spread of the real
+    """Returns a table row that compares real runs with their simulations: means, difference, and spread of the real
     runs."""
-    real = [value for value in real if value is not None]
-    if not real or made is None:
+    real, made = ([value for value in values if value is not None] for values in (real, made))
+    if not real or not made:
         return None
-    mean = sum(real) / len(real)
+    mean, made = sum(real) / len(real), sum(made) / len(made)
     off = 100 * (made / mean - 1)
     spread = 100 * (max(real) - min(real)) / mean
     inside = min(real) <= made <= max(real)
@@ -150,9 +142,9 @@ def compare(arguments, loads):
     print("| load | tier | | real, mean | least to most | spread | simulated | off | within 10 % |")
     print("|---|---|---|---|---|---|---|---|---|")
     for load in loads:
-        files = sorted(arguments.out.glob(f"{load}-{arguments.policy}-[0-9]*.json"))
-        real = [tiers(json.loads(file.read_text())) for file in files]
-        made = tiers(simulated(arguments, load))
+        reports = reports_of(arguments, load)
+        real = [tiers(json.loads(report.read_text())) for report in reports]
+        made = [tiers(simulated(arguments, load, report)) for report in reports]
         for name in real[0]:
             def add(what, *path):
                 def value(run):
@@ -160,7 +152,7 @@ def compare(arguments, loads):
                     for key in path:
                         found = found and found[key]
                     return found
-                rows.append(row(load, name, what, [value(run) for run in real], value(made)))
+                rows.append(row(load, name, what, [value(run) for run in real], [value(run) for run in made]))
             rows = []
             add("tok/s", "output_tokens_per_s")
             if name != "total":
@@ -184,10 +176,9 @@ def main():
         calibrate(arguments)
     for load in loads:
         for _ in range(arguments.runs):
-            done = len(list(arguments.out.glob(f"{load}-{arguments.policy}-[0-9]*.json")))
-            out = arguments.out / f"{load}-{arguments.policy}-{done + 1}.json"
-            words = settings(stated_targets(arguments))
-            with_server(arguments.policy, words, "--workload", workload(arguments, load), "--json", out)
+            out = arguments.out / f"{load}-{arguments.policy}-{len(reports_of(arguments, load)) + 1}.json"
+            log = with_server(arguments.policy, "--workload", workload(arguments, load), "--json", out)
+            keep_targets(out, log)
     if "compare" in arguments.steps:
         compare(arguments, loads or LOADS)
 

@@ -7,9 +7,8 @@ docs/performance.md.
 For each load, a server with the default policy and then one with `--policy fcfs` get the same arrivals. Before that,
 premium requests run alone, for comparison. Takes about 50 minutes; nothing else should run on the machine meanwhile. If
 loads are named, only these are measured, and the table rows of the other loads stay. `--seconds` shortens every run, to
-try the script: the table is then no result. `--keep` stores each report in DIR, where the step `compare` of
-`benches/calibration.py --out DIR` finds it. The simulation then has the targets that the calibrated server derived;
-each server here derives its own. Needs nothing beyond Python 3."""
+try the script: the table is then no result. `--keep` stores each report, and the latency targets that its server derived,
+in DIR, where the step `compare` of `benches/calibration.py --out DIR` finds them. Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -20,6 +19,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+
+from calibration import keep_targets
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
@@ -50,7 +51,8 @@ def run(workload, policy, arguments):
     """Runs a workload against a fresh server and returns the report of `tiercel bench`."""
     print(f"{workload} under {policy}", file=sys.stderr)
     words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
-    server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=subprocess.DEVNULL)
+    log = tempfile.TemporaryFile("w+")
+    server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=log)
     try:
         wait_until_ready(server)
         with tempfile.TemporaryDirectory() as folder:
@@ -65,12 +67,16 @@ def run(workload, policy, arguments):
             report = (folder / "out.json").read_text()
             if arguments.keep:
                 arguments.keep.mkdir(parents=True, exist_ok=True)
-                done = len(list(arguments.keep.glob(f"{workload}-{policy}-[0-9]*.json")))
-                (arguments.keep / f"{workload}-{policy}-{done + 1}.json").write_text(report)
+                done = len(list(arguments.keep.glob(f"{workload}-{policy}-*-targets.json")))
+                path = arguments.keep / f"{workload}-{policy}-{done + 1}.json"
+                path.write_text(report)
+                log.seek(0)
+                keep_targets(path, log.read())
             return json.loads(report)
     finally:
         server.terminate()
         server.wait()
+        log.close()
 
 
 def cell(tier, field, scale, digits):

@@ -59,7 +59,9 @@ impl ServerFacts<'_> {
         steps: &[StepRecord],
         outside: HostCosts,
     ) -> Option<FittedProfile> {
-        let rows: Vec<_> = steps.iter().map(|step| (work(step), step.device_us as f64)).collect();
+        let graphs = self.device.max_steps_in_flight > 1;
+        let rows: Vec<_> =
+            steps.iter().map(|step| (work(step, graphs), step.device_us as f64)).collect();
         let costs = fit(&rows)?;
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
@@ -145,14 +147,19 @@ impl FittedProfile {
 
 /// Returns the amounts of work in a step that its device time is fitted to, such as decode tokens, prefill tokens and
 /// KV tokens read; one column per cost.
-fn work(step: &StepRecord) -> [f64; COSTS] {
+///
+/// The last column, whether the step has a prompt, is 0 without `graphs`: only a GPU, which replays a recorded graph for a
+/// step without a prompt, has a cost for it. A CPU has none, but the fit would find one: the policy gives steps with
+/// prompts about the same length whatever they hold, so a fixed cost explains them as well as a cost for each token
+/// (docs/performance.md, "Real and simulated").
+fn work(step: &StepRecord, graphs: bool) -> [f64; COSTS] {
     [
         1.0,
         f64::from(step.decode_tokens),
         f64::from(step.prefill_tokens),
         step.kv_tokens as f64,
         step.prefill_context as f64,
-        f64::from(u8::from(step.prefill_tokens > 0)),
+        f64::from(u8::from(graphs && step.prefill_tokens > 0)),
     ]
 }
 
@@ -218,6 +225,28 @@ mod tests {
         assert_eq!(pace[3], pace[2], "a second without steps has the pace of the one before");
         assert!((pace[4] / pace[1] - 1.0).abs() < 0.01, "{pace:?}");
         assert!(server.fitted("p".into(), &steps[..5], HostCosts::default()).is_none());
+    }
+
+    #[test]
+    fn only_a_device_with_several_steps_in_flight_has_a_cost_for_any_prompt() {
+        // 2 ms for each step, 1 ms for each decode token and 5 ms for any prompt.
+        let step = |i: u32| {
+            let (decode_tokens, prefill_tokens) =
+                (1 + i % 7, if i.is_multiple_of(3) { 0 } else { i % 5 + 1 });
+            let prompt_us = if prefill_tokens > 0 { 5_000 } else { 0 };
+            let device_us = u64::from(2_000 + 1_000 * decode_tokens + prompt_us);
+            StepRecord { decode_tokens, prefill_tokens, device_us, ..StepRecord::default() }
+        };
+        let steps: Vec<StepRecord> = (0..400).map(step).collect();
+        let measured = MockProfile::named("tiny").unwrap().device_profile();
+        let cost_us = |max_steps_in_flight| {
+            let device = DeviceInfo { max_steps_in_flight, ..device() };
+            let server = ServerFacts { device: &device, measured, settings: &Value::Null };
+            let fitted = server.fitted("p".into(), &steps, HostCosts::default()).unwrap();
+            fitted.profile.prefill_step_us
+        };
+        assert!((cost_us(2) - 5_000.0).abs() < 1.0, "{}", cost_us(2));
+        assert_eq!(cost_us(1), 0.0);
     }
 
     #[test]
