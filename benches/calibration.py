@@ -49,9 +49,20 @@ def targets_in(log):
     return told
 
 
+def reports_of(folder, load, policy):
+    """Returns the paths of the reports of a load, without those of simulations and targets."""
+    paths = folder.glob(f"{load}-{policy}-*.json")
+    return sorted(path for path in paths if path.stem.rsplit("-", 1)[1].isdigit())
+
+
+def targets_of(report):
+    """Returns the path of the file with the targets of the server of a run."""
+    return report.with_name(f"{report.stem}-targets.json")
+
+
 def keep_targets(report, log):
     """Writes the targets in the log of a server beside the report of a run against this server."""
-    report.with_name(f"{report.stem}-targets.json").write_text(json.dumps(targets_in(log), indent=1))
+    targets_of(report).write_text(json.dumps(targets_in(log), indent=1))
 
 
 def serve(policy, log):
@@ -105,18 +116,15 @@ def workload(arguments, load, suffix="", targets=None):
 def simulated(arguments, load, report):
     """Simulates a run on the calibrated device with the targets of the run's server and returns the outcome. The
     workload's seed makes the same requests."""
-    targets = json.loads(report.with_name(f"{report.stem}-targets.json").read_text())
+    if not targets_of(report).exists():
+        sys.exit(f"{report} has no targets beside it ({targets_of(report).name}): remove it")
+    targets = json.loads(targets_of(report).read_text())
     out = report.with_name(f"{report.stem}-simulated.json")
     path = workload(arguments, load, "-simulated", targets)
     words = ["simulate", "--workload", path, "--profile", arguments.out / f"{arguments.policy}.toml"]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())["policies"][0]["runs"][0]
-
-
-def reports_of(arguments, load):
-    """Returns the paths of the reports of a load, without those of simulations and targets."""
-    return sorted(path for path in arguments.out.glob(f"{load}-{arguments.policy}-*.json") if path.stem.rsplit("-", 1)[1].isdigit())
 
 
 def tiers(report):
@@ -126,9 +134,10 @@ def tiers(report):
 def row(load, name, what, real, made):
     """Returns a table row that compares real runs with their simulations: means, difference, and spread of the real
     runs."""
-    real, made = ([value for value in values if value is not None] for values in (real, made))
-    if not real or not made:
+    pairs = [pair for pair in zip(real, made) if None not in pair]
+    if not pairs:
         return None
+    real, made = zip(*pairs)
     mean, made = sum(real) / len(real), sum(made) / len(made)
     off = 100 * (made / mean - 1)
     spread = 100 * (max(real) - min(real)) / mean
@@ -142,7 +151,7 @@ def compare(arguments, loads):
     print("| load | tier | | real, mean | least to most | spread | simulated | off | within 10 % |")
     print("|---|---|---|---|---|---|---|---|---|")
     for load in loads:
-        reports = reports_of(arguments, load)
+        reports = reports_of(arguments.out, load, arguments.policy)
         real = [tiers(json.loads(report.read_text())) for report in reports]
         made = [tiers(simulated(arguments, load, report)) for report in reports]
         for name in real[0]:
@@ -176,7 +185,7 @@ def main():
         calibrate(arguments)
     for load in loads:
         for _ in range(arguments.runs):
-            out = arguments.out / f"{load}-{arguments.policy}-{len(reports_of(arguments, load)) + 1}.json"
+            out = arguments.out / f"{load}-{arguments.policy}-{len(reports_of(arguments.out, load, arguments.policy)) + 1}.json"
             log = with_server(arguments.policy, "--workload", workload(arguments, load), "--json", out)
             keep_targets(out, log)
     if "compare" in arguments.steps:

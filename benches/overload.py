@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 
-from calibration import keep_targets
+from calibration import keep_targets, reports_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
@@ -51,32 +51,38 @@ def run(workload, policy, arguments):
     """Runs a workload against a fresh server and returns the report of `tiercel bench`."""
     print(f"{workload} under {policy}", file=sys.stderr)
     words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
-    log = tempfile.TemporaryFile("w+")
-    server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=log)
-    try:
-        wait_until_ready(server)
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            text = (ROOT / f"benches/workloads/{workload}.toml").read_text()
-            seconds = arguments.seconds or (ALONE_SECONDS if workload == ALONE else None)
-            if seconds:
-                text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)
-            (folder / "w.toml").write_text(text)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        text = (ROOT / f"benches/workloads/{workload}.toml").read_text()
+        seconds = arguments.seconds or (ALONE_SECONDS if workload == ALONE else None)
+        if seconds:
+            text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)
+        (folder / "w.toml").write_text(text)
+        with open(folder / "log", "w") as log:
+            server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=log)
+        try:
+            wait_until_ready(server)
             words = ["bench", "--url", URL, "--workload", folder / "w.toml", "--json", folder / "out.json"]
             subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
-            report = (folder / "out.json").read_text()
-            if arguments.keep:
-                arguments.keep.mkdir(parents=True, exist_ok=True)
-                done = len(list(arguments.keep.glob(f"{workload}-{policy}-*-targets.json")))
-                path = arguments.keep / f"{workload}-{policy}-{done + 1}.json"
-                path.write_text(report)
-                log.seek(0)
-                keep_targets(path, log.read())
-            return json.loads(report)
-    finally:
-        server.terminate()
-        server.wait()
-        log.close()
+        finally:
+            server.terminate()
+            server.wait()
+        report = (folder / "out.json").read_text()
+        if arguments.keep:
+            keep(arguments.keep, workload, policy, (report, (folder / "log").read_text()))
+        return json.loads(report)
+
+
+def keep(folder, workload, policy, outcome):
+    """Stores the report of a run, and the targets in the log of its server, in `folder`."""
+    report, log = outcome
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{workload}-{policy}-{len(reports_of(folder, workload, policy)) + 1}.json"
+    path.write_text(report)
+    try:
+        keep_targets(path, log)
+    except SystemExit as problem:
+        print(problem, file=sys.stderr)
 
 
 def cell(tier, field, scale, digits):

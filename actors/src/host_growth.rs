@@ -5,10 +5,9 @@ use actix::Recipient;
 use std::time::Duration;
 use tiercel_device::{Clock, HostGrowth};
 
-/// Length of the pause after each growth, as a multiple of the time that the growth took. While NVIDIA's driver pins
-/// memory, it delays all other calls, so steps wait; without pauses a server on an H100 computed nothing for the 9 s in
-/// which it pinned 16 GB (docs/performance.md, "A real server against its simulation"). With this pause, growth takes a
-/// tenth of the time.
+/// Length of the pause after each growth, as a multiple of the time that the growth took. Steps wait while NVIDIA's driver
+/// pins memory: without pauses, a server on an H100 computed nearly nothing for the 9 s in which it pinned 16 GB
+/// (docs/performance.md, "A real server against its simulation"). With this pause, growth takes a tenth of the time.
 const PAUSE: u32 = 9;
 
 /// Starts the thread that grows the host pool to `planned` blocks, if the pool is not complete. The thread ends when the
@@ -113,7 +112,7 @@ mod tests {
         actix::System::new().block_on(async {
             let (blocks, _grown) = recorder::<HostGrown>();
             let growth = Failing { usable: 4, left: vec![0, 5, 5] };
-            assert_eq!(pauses(growth, 14, &blocks), [180, 180], "none after the last growth");
+            assert_eq!(pauses(growth, 14, &blocks), [180, 180], "one after each growth");
         });
     }
 }

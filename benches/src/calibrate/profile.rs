@@ -59,9 +59,9 @@ impl ServerFacts<'_> {
         steps: &[StepRecord],
         outside: HostCosts,
     ) -> Option<FittedProfile> {
-        let graphs = self.device.max_steps_in_flight > 1;
+        let cpu = self.device.is_cpu();
         let rows: Vec<_> =
-            steps.iter().map(|step| (work(step, graphs), step.device_us as f64)).collect();
+            steps.iter().map(|step| (work(step, cpu), step.device_us as f64)).collect();
         let costs = fit(&rows)?;
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
@@ -148,18 +148,18 @@ impl FittedProfile {
 /// Returns the amounts of work in a step that its device time is fitted to, such as decode tokens, prefill tokens and
 /// KV tokens read; one column per cost.
 ///
-/// The last column, whether the step has a prompt, is 0 without `graphs`: only a GPU, which replays a recorded graph for a
-/// step without a prompt, has a cost for it. A CPU has none, but the fit would find one: the policy gives steps with
+/// The last column, whether the step has a prompt, is 0 on a `cpu`. A GPU has a cost for it, since it replays a recorded
+/// graph only for steps without prompts. A CPU has none, but the fit would find one: the policy gives steps with
 /// prompts about the same length whatever they hold, so a fixed cost explains them as well as a cost for each token
 /// (docs/performance.md, "Real and simulated").
-fn work(step: &StepRecord, graphs: bool) -> [f64; COSTS] {
+fn work(step: &StepRecord, cpu: bool) -> [f64; COSTS] {
     [
         1.0,
         f64::from(step.decode_tokens),
         f64::from(step.prefill_tokens),
         step.kv_tokens as f64,
         step.prefill_context as f64,
-        f64::from(u8::from(graphs && step.prefill_tokens > 0)),
+        f64::from(u8::from(!cpu && step.prefill_tokens > 0)),
     ]
 }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_device_with_several_steps_in_flight_has_a_cost_for_any_prompt() {
+    fn every_device_but_the_cpu_has_a_cost_for_any_prompt() {
         // 2 ms for each step, 1 ms for each decode token and 5 ms for any prompt.
         let step = |i: u32| {
             let (decode_tokens, prefill_tokens) =
@@ -239,14 +239,15 @@ mod tests {
         };
         let steps: Vec<StepRecord> = (0..400).map(step).collect();
         let measured = MockProfile::named("tiny").unwrap().device_profile();
-        let cost_us = |max_steps_in_flight| {
-            let device = DeviceInfo { max_steps_in_flight, ..device() };
+        let cost_us = |name: &str| {
+            let device = DeviceInfo { name: name.into(), ..device() };
             let server = ServerFacts { device: &device, measured, settings: &Value::Null };
             let fitted = server.fitted("p".into(), &steps, HostCosts::default()).unwrap();
             fitted.profile.prefill_step_us
         };
-        assert!((cost_us(2) - 5_000.0).abs() < 1.0, "{}", cost_us(2));
-        assert_eq!(cost_us(1), 0.0);
+        let gpu_us = cost_us("cuda:0, NVIDIA H100");
+        assert!((gpu_us - 5_000.0).abs() < 1.0, "{gpu_us}");
+        assert_eq!(cost_us("cpu, 2 threads, avx2"), 0.0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Sizes and limits of a device that do not change while it serves.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceInfo {
-    /// Name of the device in `/metrics` and logs.
+    /// Name of the device in `/metrics` and logs; that of the CPU begins with [`DeviceInfo::CPU`].
     pub name: String,
     /// Tokens per KV block.
     pub block_size: u32,
@@ -24,6 +24,16 @@ pub struct DeviceInfo {
     pub max_model_len: u32,
     /// Size of the model's vocabulary, tokens.
     pub vocab_size: u32,
+}
+
+impl DeviceInfo {
+    /// Beginning of the CPU's name; names of GPUs and mock devices begin otherwise.
+    pub const CPU: &str = "cpu, ";
+
+    /// Returns whether the device is the CPU.
+    pub fn is_cpu(&self) -> bool {
+        self.name.starts_with(DeviceInfo::CPU)
+    }
 }
 
 /// Speed of a device: the coefficients of the linear model of step times, and the bandwidth of copies. The engine

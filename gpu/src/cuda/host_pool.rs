@@ -1,13 +1,16 @@
-//! Host pool of a GPU: pinned memory in pieces, of which the first is pinned when the model is opened, and the others while
-//! the engine already runs. Pinning takes the operating system some tenths of a second per GiB.
+//! Host pool of a GPU: pinned memory in pieces, of which the first few are pinned when the model is opened, and the others
+//! while the engine already runs. Pinning takes the operating system some tenths of a second per GiB.
 
 use super::driver::CudaError;
 use crate::available_bytes;
 use tiercel_device::HostGrowth;
 
-/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned: on an H100 for some
-/// 18 ms (16 GB in 9 s), about as long as two steps.
+/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned: at the rate of one
+/// H100 (16 GB in 9 s) for 18 ms, about as long as two steps.
 const PIECE_BYTES: usize = 32 << 20;
+/// Number of pieces that are pinned before the engine starts, 256 MiB: enough to measure the speed of the link, and for the
+/// first preempted sequences.
+const FIRST_PIECES: usize = 8;
 /// Host memory that pinning leaves to other programs and to the page cache, bytes: the pool stops growing before less is
 /// free.
 const LEFT_FREE_BYTES: u64 = 2 << 30;
@@ -68,25 +71,28 @@ pub struct HostPool<P> {
 }
 
 impl<P: PinHost> HostPool<P> {
-    /// Pins the first piece of a host pool.
+    /// Pins the first pieces of a host pool, 256 MiB.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     pub fn start(memory: P, plan: HostPlan) -> Result<HostPool<P>, CudaError> {
-        HostPool::start_with(memory, plan, available_bytes)
+        HostPool::start_with(memory, plan, FIRST_PIECES, available_bytes)
     }
 
-    /// Implements [`HostPool::start`] with another source of the free host memory, for tests.
+    /// Implements [`HostPool::start`] with `first` pieces and with another source of the free host memory, for tests.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     pub fn start_with(
         memory: P,
         plan: HostPlan,
+        first: usize,
         free_bytes: fn() -> Option<u64>,
     ) -> Result<HostPool<P>, CudaError> {
         let mut pool = HostPool { memory, plan, pinned: 0, free_bytes };
-        pool.pin_next()?;
+        for _ in 0..first {
+            pool.pin_next()?;
+        }
         Ok(pool)
     }
 
@@ -144,7 +150,7 @@ mod tests {
     const PLAN: HostPlan = HostPlan { block_bytes: 1 << 20, blocks: 10, piece_blocks: 4 };
 
     fn pool(most: usize, free: fn() -> Option<u64>) -> HostPool<Pinned> {
-        HostPool::start_with(Pinned { pieces: Vec::new(), most }, PLAN, free).unwrap()
+        HostPool::start_with(Pinned { pieces: Vec::new(), most }, PLAN, 1, free).unwrap()
     }
 
     #[test]
@@ -155,6 +161,16 @@ mod tests {
         assert_eq!((pool.grow(), pool.usable_blocks()), (Ok(2), 10));
         assert_eq!((pool.grow(), pool.usable_blocks()), (Ok(0), 10));
         assert_eq!(pool.memory.pieces, [0, 1, 2]);
+    }
+
+    #[test]
+    fn several_pieces_can_be_pinned_at_the_start_and_at_most_all() {
+        let pool = |first, most| {
+            HostPool::start_with(Pinned { pieces: Vec::new(), most }, PLAN, first, || Some(0))
+        };
+        assert_eq!(pool(2, 3).unwrap().usable_blocks(), 8);
+        assert_eq!(pool(9, 3).unwrap().memory.pieces, [0, 1, 2]);
+        assert!(pool(2, 1).is_err(), "the second piece cannot be pinned");
     }
 
     #[test]
@@ -181,7 +197,7 @@ mod tests {
         let plan = HostPlan::new(1 << 20, 0);
         assert_eq!((plan.piece_blocks, plan.pieces()), (32, 0));
         let memory = Pinned { pieces: Vec::new(), most: 0 };
-        let mut pool = HostPool::start_with(memory, plan, || Some(0)).unwrap();
+        let mut pool = HostPool::start_with(memory, plan, 1, || Some(0)).unwrap();
         assert_eq!((pool.usable_blocks(), pool.grow()), (0, Ok(0)));
         assert_eq!(HostPlan::new(1 << 30, 3).piece_blocks, 1);
     }

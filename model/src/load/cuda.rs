@@ -248,18 +248,19 @@ mod tests {
 
     #[test]
     fn the_host_pool_grows_piece_by_piece_and_keeps_what_it_has_if_pinning_fails() {
-        let half = 16 << 20;
-        let options = LoadOptions { host_bytes: Some(5 * half), ..LoadOptions::default() };
-        let driver = EmulatedDriver::new(600 << 20).with_fault(Fault::Pinning(2));
+        let (piece_bytes, first) = (32 << 20, 8);
+        let options = LoadOptions { host_bytes: Some(10 * piece_bytes), ..LoadOptions::default() };
+        let driver = EmulatedDriver::new(600 << 20).with_fault(Fault::Pinning(first + 1));
         let parts = opened_with(driver, GpuUse::default(), &options).unwrap();
         let (all, block_bytes) = (parts.info.host_blocks, parts.info.block_bytes);
-        assert_eq!(u64::from(all), 5 * half / block_bytes);
-        let mut growth = parts.host_growth.expect("three pieces of 32 MiB, the last half as large");
-        let piece = (2 * half / block_bytes) as u32;
-        assert_eq!(growth.usable_blocks(), piece);
+        assert_eq!(u64::from(all), 10 * piece_bytes / block_bytes);
+        let mut growth =
+            parts.host_growth.expect("ten pieces, of which eight are pinned at the start");
+        let piece = (piece_bytes / block_bytes) as u32;
+        assert_eq!(growth.usable_blocks(), first as u32 * piece);
         assert_eq!(growth.grow(), Ok(piece));
         assert!(growth.grow().is_err_and(|why| why.contains("a made-up fault")));
-        assert_eq!(growth.usable_blocks(), 2 * piece);
+        assert_eq!(growth.usable_blocks(), (first as u32 + 1) * piece);
         // The copier reaches all pinned blocks, and a copy across two pieces is whole.
         let mut copier = parts.copier;
         let pair = |host| CopyPair { device: BlockId(host % 7), host: HostBlockId(host) };

@@ -151,7 +151,7 @@ pub fn open(
     let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
     let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
     let info = DeviceInfo {
-        name: format!("cpu, {} threads, {}", cpu.threads, ops.instruction_set()),
+        name: format!("{}{} threads, {}", DeviceInfo::CPU, cpu.threads, ops.instruction_set()),
         block_size: options.block_size as u32,
         device_blocks: cpu.device_blocks,
         host_blocks: cpu.host_blocks,
