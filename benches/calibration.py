@@ -3,12 +3,17 @@
 
     cargo build --release && python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [STEP...]
 
-Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml; `LOAD` (a
-workload of benches/workloads) runs --runs times, each time against a fresh server without any stated target, and writes
-the report DIR/LOAD-P-N.json and the latency targets that this server derived from its speed, DIR/LOAD-P-N-targets.json;
-`compare` simulates each of these runs with that profile and with the run's own targets and prints a table. Each server
-derives other targets, because the speed that a shared machine measures at a start differs from start to start by a fifth
-and more. Nothing else should run on the machine meanwhile. Needs nothing beyond Python 3."""
+All steps of this list run in its order, or only the steps that STEP names:
+
+calibrate  measures a server under a built-in load and writes the profile DIR/P.toml.
+LOAD       runs a workload of benches/workloads --runs times, each time against a fresh server without stated targets.
+           Each run writes the report DIR/LOAD-P-N.json, and the latency targets that the run's server derived from its
+           speed to DIR/LOAD-P-N-targets.json.
+compare    simulates each run of each load with the profile and with the targets of the run's server, and prints a table.
+
+Derived targets differ from server to server, because the speed that a shared machine measures at a server's start
+differs by a fifth and more. Nothing else should run on the machine during these steps. The script needs nothing beyond
+Python 3."""
 
 import argparse
 import json
@@ -50,7 +55,7 @@ def targets_in(log):
 
 
 def reports_of(folder, load, policy):
-    """Returns the paths of the reports of a load, without those of simulations and targets."""
+    """Returns the paths of the reports of a load; files of simulations and of targets are left out."""
     paths = folder.glob(f"{load}-{policy}-*.json")
     return sorted(path for path in paths if path.stem.rsplit("-", 1)[1].isdigit())
 

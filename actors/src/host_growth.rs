@@ -5,9 +5,9 @@ use actix::Recipient;
 use std::time::Duration;
 use tiercel_device::{Clock, HostGrowth};
 
-/// Length of the pause after each growth, as a multiple of the time that the growth took. Steps wait while NVIDIA's driver
-/// pins memory: without pauses, a server on an H100 computed nearly nothing for the 9 s in which it pinned 16 GB
-/// (docs/performance.md, "A real server against its simulation"). With this pause, growth takes a tenth of the time.
+/// Length of the pause after each growth, as a multiple of the growth's duration. Steps wait while NVIDIA's driver pins
+/// memory. Without pauses, a server on an H100 seems to have computed nearly nothing for the 9 s in which the server pinned
+/// 16 GB (docs/performance.md, "A real server against its simulation"). With this pause, growths take a tenth of the time.
 const PAUSE: u32 = 9;
 
 /// Starts the thread that grows the host pool to `planned` blocks, if the pool is not complete. The thread ends when the
@@ -31,7 +31,8 @@ pub(crate) fn start(
     }
 }
 
-/// Grows the pool with pauses. `timed` grows it once and returns the result and the time that it took.
+/// Grows the pool, with a pause after each growth. `timed` grows the pool once and returns the result and the duration of
+/// the growth.
 fn grow(
     mut growth: Box<dyn HostGrowth>,
     planned: u32,

@@ -148,10 +148,11 @@ impl FittedProfile {
 /// Returns the amounts of work in a step that its device time is fitted to, such as decode tokens, prefill tokens and
 /// KV tokens read; one column per cost.
 ///
-/// The last column, whether the step has a prompt, is 0 on a `cpu`. A GPU has a cost for it, since it replays a recorded
-/// graph only for steps without prompts. A CPU has none, but the fit would find one: the policy gives steps with
-/// prompts about the same length whatever they hold, so a fixed cost explains them as well as a cost for each token
-/// (docs/performance.md, "Real and simulated").
+/// The last column says whether the step has a prompt; its cost is a fixed cost of steps with prompts. A GPU has such a
+/// cost, because only steps without prompts replay a recorded graph. A CPU has no such cost, so the column is 0 if `cpu` is
+/// true. Otherwise the fit would find a cost on a CPU too: the scheduler makes all steps with prompts about equally long,
+/// however many decodes and prompt tokens a step has, so a fixed cost explains the durations as well as a cost for each
+/// prompt token (docs/performance.md, "Real and simulated").
 fn work(step: &StepRecord, cpu: bool) -> [f64; COSTS] {
     [
         1.0,

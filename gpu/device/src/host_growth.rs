@@ -6,8 +6,8 @@ pub trait HostGrowth: Send {
     /// Returns the number of blocks that are usable.
     fn usable_blocks(&self) -> u32;
 
-    /// Makes more blocks usable and returns how many; 0 if the pool is complete. This may take tens of milliseconds, in
-    /// which other calls of the device may wait.
+    /// Makes more blocks usable and returns their number, which is 0 if the pool is complete. The call may take tens of
+    /// milliseconds, and steps of the device may wait until it ends.
     ///
     /// # Errors
     /// Says why no more blocks can be made usable. Those that are usable stay so.

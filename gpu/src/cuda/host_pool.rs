@@ -5,8 +5,8 @@ use super::driver::CudaError;
 use crate::available_bytes;
 use tiercel_device::HostGrowth;
 
-/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned: at the rate of one
-/// H100 (16 GB in 9 s) for 18 ms, about as long as two steps.
+/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned. One H100 pinned 16
+/// GB in 9 s. At this rate, a piece takes 18 ms, the time of about two steps.
 const PIECE_BYTES: usize = 32 << 20;
 /// Number of pieces that are pinned before the engine starts, 256 MiB: enough to measure the speed of the link, and for the
 /// first preempted sequences.
@@ -79,18 +79,19 @@ impl<P: PinHost> HostPool<P> {
         HostPool::start_with(memory, plan, FIRST_PIECES, available_bytes)
     }
 
-    /// Implements [`HostPool::start`] with `first` pieces and with another source of the free host memory, for tests.
+    /// Implements [`HostPool::start`] with another number of pieces that are pinned at the start, and with another source of
+    /// the free host memory, for tests.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     pub fn start_with(
         memory: P,
         plan: HostPlan,
-        first: usize,
+        first_pieces: usize,
         free_bytes: fn() -> Option<u64>,
     ) -> Result<HostPool<P>, CudaError> {
         let mut pool = HostPool { memory, plan, pinned: 0, free_bytes };
-        for _ in 0..first {
+        for _ in 0..first_pieces {
             pool.pin_next()?;
         }
         Ok(pool)
@@ -165,8 +166,9 @@ mod tests {
 
     #[test]
     fn several_pieces_can_be_pinned_at_the_start_and_at_most_all() {
-        let pool = |first, most| {
-            HostPool::start_with(Pinned { pieces: Vec::new(), most }, PLAN, first, || Some(0))
+        let pool = |first_pieces, most| {
+            let memory = Pinned { pieces: Vec::new(), most };
+            HostPool::start_with(memory, PLAN, first_pieces, || Some(0))
         };
         assert_eq!(pool(2, 3).unwrap().usable_blocks(), 8);
         assert_eq!(pool(9, 3).unwrap().memory.pieces, [0, 1, 2]);

@@ -7,8 +7,8 @@ use tiercel_device::{
     StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of the measurement, us. All measured steps run once per round, and rounds are repeated until they have
-/// taken this long. The fastest run of each step counts.
+/// Time budget of the measurement, us. A round runs each measured step once. Rounds are repeated until the time budget is
+/// used up. The measured duration of a step is the duration of the fastest of its runs.
 const MEASURE_US: u64 = 1_000_000;
 /// Smallest number of rounds, however long they take.
 const ROUNDS_MIN: usize = 2;
@@ -20,8 +20,8 @@ const SLOW_STEP_US: u64 = 50_000;
 const SLOW_REPEATS: usize = 3;
 /// Sizes of the measured steps. Derived targets are multiples of the time of a batch, and the measured batch has about
 /// the size of that batch: half of the CPU's default slots, each with at most as many tokens of context as a step may
-/// hold. A smaller batch would not do: SmolLM2-135M on two cores takes an eighth less time for each of 8 sequences than
-/// for each of 32.
+/// hold. In a smaller batch, a sequence takes less time: with SmolLM2-135M on two cores, each of 8 sequences takes an
+/// eighth less time than each of 32.
 const SIZES: Sizes =
     Sizes { seqs: 32, context_tokens: 1024, chunk_tokens: 64, chunk_context_tokens: 1024 };
 /// Sizes of the measured steps of a slow model. The steps are small, so that the start does not take minutes.
@@ -88,9 +88,10 @@ struct Measured {
     many_us: f64,
     /// Duration of the same step if each sequence has [`Sizes::context_tokens`] tokens of KV, us.
     deep_us: f64,
-    /// Duration of a step of one chunk of [`Sizes::chunk_tokens`] prompt tokens without context, us.
+    /// Duration of a step with one prompt chunk of [`Sizes::chunk_tokens`] tokens at the beginning of the prompt, us.
     prefill_us: f64,
-    /// Duration of the same step after [`Sizes::chunk_context_tokens`] tokens of context, us.
+    /// Duration of a step with a prompt chunk of the same length behind [`Sizes::chunk_context_tokens`] tokens of the
+    /// prompt, us.
     prefill_deep_us: f64,
 }
 
