@@ -111,8 +111,7 @@ struct Prompt {
     seq: SeqId,
     tenant: Salt,
     weight: Weight,
-    /// Time until the prompt's deadline less the length of one step, us; negative if a step cannot end in time any
-    /// more.
+    /// Time until the prompt's deadline, us; negative if the deadline has passed.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
@@ -275,10 +274,10 @@ impl Deadlines {
         let mut before_us = 0.0;
         for tier in Tier::ALL {
             let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
-            let share = (time.share() * OPTIMISM[tier.index()] - taken).max(SHARE_MIN);
+            let share = (time.share() * OPTIMISM[tier.index()] - taken).clamp(SHARE_MIN, 1.0);
             let judged = self.of(tier).filter_map(|entry| {
                 let (_, deadline, seq) = entry;
-                let due_us = deadline.0 as f64 - now.0 as f64 - time.step_us;
+                let due_us = deadline.0 as f64 - now.0 as f64;
                 Some(Judged::new(entry, queue.table.get(seq)?, due_us, basis))
             });
             let judged: Vec<Judged> = judged.collect();

@@ -7,7 +7,7 @@ use crate::scheduler::sequence::Phase;
 use crate::scheduler::state::State;
 use crate::scheduler::tests::{grant_all, scheduler, sequence};
 use proptest::prelude::*;
-use tiercel_config::Policy;
+use tiercel_config::{EngineSettings, Policy};
 
 fn waiting(id: u64, tenant: u8, due_us: f64, work_us: f64) -> Prompt {
     let (tenant, weight) = (Salt([tenant; 16]), Weight::default());
@@ -222,7 +222,11 @@ fn the_work_of_a_prompt_is_that_of_its_rest_unless_it_is_on_hold_or_being_sample
 /// Whether a standard prompt of 100 tokens (1,000 us of work) with a TTFT target of `ttft_ms` is late on arrival, if
 /// premium prompts took `taken_us` of device time lately, and one of `before` tokens waits (0 for none).
 fn is_late(ttft_ms: f64, taken_us: f64, before: u32) -> bool {
-    let mut s = scheduler(|_| ());
+    is_late_with(|_| (), ttft_ms, taken_us, before)
+}
+
+fn is_late_with(change: impl FnOnce(&mut EngineSettings), ttft_ms: f64, taken_us: f64, before: u32) -> bool {
+    let mut s = scheduler(change);
     s.basis.targets.premium.ttft_ms = Some(200.0);
     s.basis.targets.standard.ttft_ms = Some(ttft_ms);
     s.deadlines.arrives(Tier::Premium, taken_us, Timestamp(1));
@@ -237,19 +241,27 @@ fn is_late(ttft_ms: f64, taken_us: f64, before: u32) -> bool {
 #[test]
 fn what_better_prompts_took_lately_is_taken_off_the_time_of_a_prompt() {
     // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the 0.3 of the last 3 s
-    // that premium took: 0.652. So 1,000 us of work take 1,533 us, and the last step 420 us.
-    assert!(is_late(1.95, 900_000.0, 0) && !is_late(1.96, 900_000.0, 0));
+    // that premium took: 0.652. So 1,000 us of work take 1,533 us.
+    assert!(is_late(1.53, 900_000.0, 0) && !is_late(1.54, 900_000.0, 0));
     // Without premium's work the prompt takes 1,050 us.
-    assert!(is_late(1.46, 0.0, 0) && !is_late(1.48, 0.0, 0));
+    assert!(is_late(1.04, 0.0, 0) && !is_late(1.06, 0.0, 0));
+}
+
+#[test]
+fn prompts_are_expected_to_have_at_most_all_of_the_time() {
+    // A step of 100 prompt tokens takes 1,100 us, and 1.25 of the share of its prompts is 1.14.
+    let is_late = |ttft_ms| {
+        is_late_with(|e| e.scheduler.max_num_batched_tokens = 100, ttft_ms, 0.0, 0)
+    };
+    assert!(is_late(0.99) && !is_late(1.01));
 }
 
 #[test]
 fn the_work_of_better_prompts_in_time_comes_before_that_of_a_prompt() {
     // The premium prompt takes 500 us. A full step takes 420 us, 320 us of them for its 32 prompt tokens; the blocking
-    // limit (30 % of the TTFT target) is longer. 1.25 of this share is 0.952, so 1,500 us of work take 1,575 us: 1,900 -
-    // 420 us are too few for them, and 2,200 - 420 us are enough.
-    assert!(is_late(1.9, 0.0, 50) && !is_late(2.2, 0.0, 50));
-    assert!(!is_late(1.9, 0.0, 0), "alone it is in time");
+    // limit (30 % of the TTFT target) is longer. 1.25 of this share is 0.952, so 1,500 us of work take 1,575 us.
+    assert!(is_late(1.56, 0.0, 50) && !is_late(1.58, 0.0, 50));
+    assert!(!is_late(1.56, 0.0, 0), "alone it is in time");
 }
 
 #[test]
