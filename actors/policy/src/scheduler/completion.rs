@@ -2,7 +2,6 @@
 //! the block store.
 
 use crate::protocol::StoreEvent;
-use crate::scheduler::budget::slack::AIM;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::outcome::{Effect, FinishReason, PreemptDecision, RequestFault};
 use crate::scheduler::pipeline::InFlight;
@@ -88,8 +87,7 @@ impl State {
         if let Some(target_ms) = target_ms.filter(|_| !self.queue.traffic(now).one_tier) {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.basis.cost.step_us(&StepWork::default()) + own_us;
-            let aim_us = target_ms * 1000.0 * AIM;
-            self.reserve.stepped(premium_us, aim_us, device_us as f64, now);
+            self.reserve.stepped(premium_us, target_ms * 1000.0, device_us as f64, now);
         }
         if self.basis.rules.counts_usage() {
             self.usage.add(ended.time_us, now);

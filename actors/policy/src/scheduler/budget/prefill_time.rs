@@ -2,7 +2,7 @@
 
 use crate::admission::{Capacity, ShareReport};
 use crate::scheduler::basis::Basis;
-use crate::scheduler::budget::slack::AIM;
+use crate::scheduler::budget::slack::aimed_pace_us;
 use crate::scheduler::budget::step_budget::blocking_us;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::Queue;
@@ -72,8 +72,7 @@ impl Streams {
     fn add(&mut self, stream: &Sequence) {
         if stream.tier < Tier::Background {
             self.work.add_decode(stream.planned_len());
-            let tpot_ms = stream.service.targets.tpot_ms.unwrap_or(f64::INFINITY);
-            self.target_us = self.target_us.min(tpot_ms * 1000.0 * AIM);
+            self.target_us = self.target_us.min(aimed_pace_us(stream).unwrap_or(f64::INFINITY));
         }
     }
 }
@@ -137,6 +136,7 @@ mod tests {
 
     fn with_tpot_ms(mut stream: Sequence, tpot_ms: f64) -> Sequence {
         stream.service.targets.tpot_ms = Some(tpot_ms);
+        stream.service.predicted_tokens = 76.0;
         stream
     }
 
@@ -177,7 +177,7 @@ mod tests {
             let shown = format!("{other:?}");
             other.into_iter().for_each(|other| s.queue.table.insert(other));
             let time = PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW));
-            // The first stream aims at 98 % of 400 us. A step without prompts takes 100 us, 2 * 7 us for the decodes,
+            // The first stream aims at 98 % of 400 us: 75 such steps end 1.5 targets early. A step without prompts takes 100 us, 2 * 7 us for the decodes,
             // and 0.5 us for each of the 12 + 16 tokens that they read.
             assert!((time.step_us - 392.0).abs() < 1e-6, "{} with {shown}", time.step_us);
             assert_near(time.prompts_us, 392.0 - 128.0);

@@ -3,9 +3,12 @@
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Aimed pace of streams, as a share of the TPOT target: a little below 1, because steps are not exactly as long as
-/// predicted.
-pub(crate) const AIM: f64 = 0.98;
+/// Time by which a stream aims to end before its TPOT target allows, in multiples of the TPOT target: steps are not
+/// exactly as long as predicted, and a stream cannot make up a lag of its last steps.
+const EARLY_TOKENS: f64 = 1.5;
+/// Lower bound of the aimed pace, as a share of the TPOT target, so that streams of a few tokens do not make steps much
+/// shorter.
+const AIM_MIN: f64 = 0.9;
 /// Largest lag (negative slack) with which a stream still limits the length of steps, in multiples of its TPOT target.
 /// A stream further behind was held up by something that shorter steps do not cure: a slow reader, an operator, a
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
@@ -86,15 +89,28 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
+/// Returns the aimed pace of a stream, us: with it a stream of the predicted length ends [`EARLY_TOKENS`] TPOT targets
+/// before the TPOT target allows. `None` without a TPOT target.
+pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
+    let target_us = stream.service.targets.tpot_ms? * 1000.0;
+    // A stream that is longer than predicted is expected to get one more token.
+    let length = stream.service.predicted_tokens.max(f64::from(stream.planned_output()) + 1.0);
+    let steps = (length - 1.0).max(1.0);
+    Some(target_us * (1.0 - EARLY_TOKENS / steps).max(AIM_MIN))
+}
+
 /// Returns the longest next step that a stream allows; `None` if it has no TPOT target, has no first token yet, can no
 /// longer meet the target even in steps of `bare_us`, or is too far behind (`MAX_BEHIND`).
 pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
-    let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
+    let target_us = stream.service.targets.tpot_ms? * 1000.0;
+    let aim_us = aimed_pace_us(stream)?;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
-    let slack_us = aim_us * (f64::from(stream.planned_output()) - 1.0) - elapsed_us;
-    let gain_us = aim_us - bare_us;
+    let steps = f64::from(stream.planned_output()) - 1.0;
+    let slack_us = aim_us * steps - elapsed_us;
     let output_left = f64::from(stream.output_left());
-    let lost = slack_us + output_left * gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
+    let lost = target_us * steps - elapsed_us + output_left * (target_us - bare_us) < 0.0
+        || slack_us < -MAX_BEHIND * target_us;
+    let gain_us = aim_us - bare_us;
     // The planned step gives the stream one token; tokens after it can make up a lag.
     let predicted = stream.service.predicted_tokens - f64::from(stream.planned_output()) - 1.0;
     let tokens = predicted.min(output_left - 1.0).clamp(0.0, RECOVERY_TOKENS);
@@ -105,7 +121,7 @@ pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::budget::fixtures::{prompt, stream};
+    use crate::scheduler::budget::fixtures::{assert_near, prompt, stream};
     use crate::scheduler::pipeline::progress::Part;
     use tiercel_device::{StepId, Tier};
 
@@ -189,19 +205,37 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_aims_to_end_one_and_a_half_targets_early_at_no_less_than_nine_tenths_of_its_target() {
+        let aimed_us = |predicted, output| {
+            let mut stream = paced(output, Some(0.5));
+            stream.service.predicted_tokens = predicted;
+            aimed_pace_us(&stream).expect("it has a target")
+        };
+        // 30 steps end 1.5 targets early if each takes 95 % of the target.
+        assert_near(aimed_us(31.0, 5), 475.0);
+        assert_near(aimed_us(301.0, 5), 497.5);
+        assert_near(aimed_us(16.0, 5), 450.0);
+        assert_near(aimed_us(2.0, 1), 450.0);
+        // One more token is expected of a stream that has as many as predicted.
+        assert_near(aimed_us(16.0, 30), 475.0);
+        assert_near(aimed_us(0.5, 1), 450.0);
+    }
+
+    #[test]
     fn a_stream_that_can_just_meet_its_target_limits_the_step_and_a_later_one_does_not() {
         let slack_us = |output_left: u32, elapsed_us: u64| {
-            let mut stream = paced(1, Some(0.5));
-            stream.text.max_tokens = 1 + output_left;
+            let mut stream = paced(3, Some(0.5));
+            stream.service.predicted_tokens = 31.0;
+            stream.text.max_tokens = 3 + output_left;
             allowance(&stream, 101.0, Timestamp(11_000 + elapsed_us)).map(|found| found.slack_us)
         };
-        // The stream aims at 98 % of 500 us per token: 490 us. With 4 tokens left in steps of 101 us it can gain 4 *
-        // 389 us = 1,556 us.
-        assert_eq!(slack_us(4, 1_556), Some(-1_556.0));
-        assert_eq!(slack_us(4, 1_557), None);
-        // A stream that could gain enough is given up when it is more than 64 * 490 us = 31,360 us behind.
-        assert_eq!(slack_us(800, 31_360), Some(-31_360.0));
-        assert_eq!(slack_us(800, 31_361), None);
+        // The third token is due 1,000 us after the first by the target, and 950 us by the aimed pace. With 4 tokens left
+        // in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.
+        assert_eq!(slack_us(4, 2_596), Some(950.0 - 2_596.0));
+        assert_eq!(slack_us(4, 2_597), None);
+        // A stream that could gain enough is given up when it is more than 64 * 500 us = 32,000 us behind its aimed pace.
+        assert_eq!(slack_us(800, 32_950), Some(-32_000.0));
+        assert_eq!(slack_us(800, 32_951), None);
     }
 
     #[test]
@@ -213,12 +247,13 @@ mod tests {
             let allowance = allowance(&stream, bare_us, Timestamp(11_000));
             allowance.expect("the stream is ahead of its target").recoverable_us
         };
-        // The stream aims at 490 us per token, so it makes up 390 us with each token in steps of 100 us. It has 5 tokens,
-        // and the next step gives it the sixth.
-        assert_eq!(recoverable_us(12.0, 90, 100.0), 6.0 * 390.0);
-        assert_eq!(recoverable_us(12.0, 4, 100.0), 3.0 * 390.0, "at most 3 tokens come after it");
-        assert_eq!(recoverable_us(3.0, 90, 100.0), 0.0, "none is predicted to come");
-        assert_eq!(recoverable_us(700.0, 900, 100.0), 64.0 * 390.0, "not of tokens far ahead");
-        assert_eq!(recoverable_us(12.0, 3, 500.0), 0.0, "steps are longer than the pace");
+        // The stream aims at 450 us per token if few are predicted, so it makes up 350 us with each token in steps of 100
+        // us. It has 5 tokens, and the next step gives it the sixth.
+        assert_near(recoverable_us(12.0, 90, 100.0), 6.0 * 350.0);
+        assert_near(recoverable_us(12.0, 4, 100.0), 3.0 * 350.0); // At most 3 tokens come after it.
+        assert_near(recoverable_us(3.0, 90, 100.0), 0.0); // None is predicted to come.
+        // Of 751 predicted tokens, 64 count: a stream aims at 499 us for each.
+        assert_near(recoverable_us(751.0, 900, 100.0), 64.0 * 399.0);
+        assert_near(recoverable_us(12.0, 3, 500.0), 0.0); // Steps are longer than the pace.
     }
 }

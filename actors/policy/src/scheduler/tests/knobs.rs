@@ -379,7 +379,7 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
     // A step of one stream takes 101 us, and each further stream adds 1 us; background streams are paused if the step
     // would exceed premium's target.
     assert_eq!(running(true, 0.2), [4, 1, 2, 3]);
-    assert_eq!(running(true, 0.1042), [4, 1], "102.1 us are aimed at");
-    assert_eq!(running(false, 0.1042), [4, 1, 2, 3]);
+    assert_eq!(running(true, 0.1024), [4, 1], "102.1 us are aimed at");
+    assert_eq!(running(false, 0.1024), [4, 1, 2, 3]);
     assert_eq!(running(true, 0.05), [4, 1, 2, 3], "nobody waits for one that is lost");
 }
