@@ -45,7 +45,8 @@ MECHANISMS = {
 
 # Constants: file, name, unit, values to try (None: half and twice the value).
 CONSTANTS = [
-    ("scheduler/budget/slack", "AIM", "share of the TPOT target", (0.96, 1.0)),
+    ("scheduler/budget/slack", "EARLY_TOKENS", "TPOT targets", None),
+    ("scheduler/budget/slack", "AIM_MIN", "share of the TPOT target", (0.8, 0.95)),
     ("scheduler/budget/prefill_demand", "FIRST_TOKEN_MARGIN", "mean errors of a step", None),
     ("scheduler/budget/prefill_demand", "LEAST_ERROR", "share of a step", None),
     ("scheduler/budget/step_budget", "BLOCKING", "share of the TTFT target", None),

@@ -23,29 +23,28 @@ pub(crate) struct PrefillTime {
 
 impl PrefillTime {
     /// Returns the length of a step with the running streams `streams`, and its part that is left for prompts.
-    /// `target_us` is the shortest aimed pace of the streams.
-    fn of(streams: &StepWork, target_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
+    /// `pace_us` is the shortest aimed pace of the streams that limit the step; infinite if none does.
+    fn of(streams: &StepWork, pace_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + basis.cost.prefill_us(room, 0);
         let longest_us = longest_us.min(blocking_us(basis, traffic)).max(bare_us);
-        // A TPOT target that the streams cannot meet even in a step without prompts does not limit the step's length.
-        let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
-        let step_us = target_us.clamp(bare_us, longest_us);
+        let step_us = pace_us.clamp(bare_us, longest_us);
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
 
     /// Returns the length of a step with the streams above background that run now, and its part that is left for
-    /// prompts.
+    /// prompts. A stream whose TPOT target is shorter than a step without prompts does not limit the step's length.
     pub(crate) fn now(queue: &Queue, basis: &Basis, traffic: Traffic) -> PrefillTime {
-        let mut streams = Streams::default();
-        let active = queue.table.active().filter(|(_, sequence)| !sequence.held());
-        for (_, sequence) in active {
-            if sequence.planned_output() > 0 && sequence.decoding() {
-                streams.add(sequence);
-            }
-        }
-        PrefillTime::of(&streams.work, streams.target_us, basis, traffic)
+        let streams = || queue.table.active().map(|(_, sequence)| sequence).filter(decodes);
+        let mut work = StepWork::default();
+        streams().for_each(|stream| work.add_decode(stream.planned_len()));
+        let bare_us = basis.cost.step_us(&work);
+        let limits = |stream: &&Sequence| {
+            stream.service.targets.tpot_ms.is_some_and(|target_ms| target_ms * 1000.0 > bare_us)
+        };
+        let paces_us = streams().filter(limits).filter_map(aimed_pace_us);
+        PrefillTime::of(&work, paces_us.fold(f64::INFINITY, f64::min), basis, traffic)
     }
 
     /// Returns the part of a step that its streams leave for prompts, as a share of the step's length, 0 to 1.
@@ -54,27 +53,10 @@ impl PrefillTime {
     }
 }
 
-/// Work of the running streams of tiers above background, and their shortest aimed pace.
-struct Streams {
-    /// Work of one step that decodes one token of each of these streams.
-    work: StepWork,
-    /// Shortest aimed pace of the streams, us; infinite if no stream has a TPOT target.
-    target_us: f64,
-}
-
-impl Default for Streams {
-    fn default() -> Streams {
-        Streams { work: StepWork::default(), target_us: f64::INFINITY }
-    }
-}
-
-impl Streams {
-    fn add(&mut self, stream: &Sequence) {
-        if stream.tier < Tier::Background {
-            self.work.add_decode(stream.planned_len());
-            self.target_us = self.target_us.min(aimed_pace_us(stream).unwrap_or(f64::INFINITY));
-        }
-    }
+/// Whether a sequence is a running stream of a tier above background.
+fn decodes(sequence: &&Sequence) -> bool {
+    let streams = sequence.planned_output() > 0 && sequence.decoding();
+    sequence.tier < Tier::Background && streams && !sequence.held()
 }
 
 /// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. `hit_share`
@@ -86,16 +68,12 @@ pub(crate) fn capacity(
     (hit_share, shares): (f64, ShareReport),
     now: Timestamp,
 ) -> Capacity {
-    let mut streams = Streams::default();
     let mut backlog_us = [0.0; TIERS];
-    for (_, sequence) in queue.table.active().filter(|(_, sequence)| !sequence.held()) {
-        let left = sequence.left_to_compute();
-        if sequence.planned_output() == 0 {
-            backlog_us[sequence.tier_before_ageing().index()] +=
-                basis.cost.prefill_us(left, sequence.planned_len() - left);
-        } else if sequence.decoding() {
-            streams.add(sequence);
-        }
+    let active = queue.table.active().map(|(_, sequence)| sequence);
+    for prompt in active.filter(|sequence| sequence.planned_output() == 0 && !sequence.held()) {
+        let left = prompt.left_to_compute();
+        backlog_us[prompt.tier_before_ageing().index()] +=
+            basis.cost.prefill_us(left, prompt.planned_len() - left);
     }
     // Assume that the prefix cache holds the same share of the waiting prompts as of recent ones (`hit_share`).
     let token_us = basis.cost.prefill_us(1, 0) * (1.0 - hit_share);
@@ -103,7 +81,7 @@ pub(crate) fn capacity(
         *us += token_us * tokens as f64;
     }
     let rules = &basis.rules;
-    let time = PrefillTime::of(&streams.work, streams.target_us, basis, queue.traffic(now));
+    let time = PrefillTime::now(queue, basis, queue.traffic(now));
     let known = rules.budget_by_slack() || rules.counts_usage();
     Capacity {
         step_us: time.step_us,
@@ -134,6 +112,8 @@ mod tests {
         s
     }
 
+    /// Gives a stream a TPOT target and a predicted length of 76 tokens, so that it aims at 98 % of the target: 75 steps
+    /// of 98 % end 1.5 targets early.
     fn with_tpot_ms(mut stream: Sequence, tpot_ms: f64) -> Sequence {
         stream.service.targets.tpot_ms = Some(tpot_ms);
         stream.service.predicted_tokens = 76.0;
@@ -141,21 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_as_long_as_its_streams_allow_unless_they_cannot_be_served_in_time_at_all() {
+    fn a_step_is_as_long_as_its_streams_and_its_tokens_allow() {
         let s = state();
         let streams = StepWork { decode_tokens: 3, kv_tokens: 40, ..StepWork::default() };
         // Without prompts a step takes 100 + 3 * 7 + 40 * 0.5 = 141 us. It has room for 29 prompt tokens: 29 * 8 us,
         // and 0.25 us for each of 406 pairs of tokens, 333.5 us.
-        let cases = [
-            (300.0, 159.0),
-            (142.0, 1.0),
-            (141.0, 333.5),
-            (120.0, 333.5),
-            (1_000.0, 333.5),
-            (f64::INFINITY, 333.5),
-        ];
-        for (target_us, prompts_us) in cases {
-            let time = PrefillTime::of(&streams, target_us, &s.basis, s.queue.traffic(NOW));
+        let cases = [(300.0, 159.0), (120.0, 0.0), (1_000.0, 333.5), (f64::INFINITY, 333.5)];
+        for (pace_us, prompts_us) in cases {
+            let time = PrefillTime::of(&streams, pace_us, &s.basis, s.queue.traffic(NOW));
             assert_eq!((time.step_us, time.prompts_us), (141.0 + prompts_us, prompts_us));
             assert_near(time.share(), prompts_us / (141.0 + prompts_us));
         }
@@ -177,11 +150,25 @@ mod tests {
             let shown = format!("{other:?}");
             other.into_iter().for_each(|other| s.queue.table.insert(other));
             let time = PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW));
-            // The first stream aims at 98 % of 400 us: 75 such steps end 1.5 targets early. A step without prompts takes 100 us, 2 * 7 us for the decodes,
+            // The first stream aims at 98 % of 400 us. A step without prompts takes 100 us, 2 * 7 us for the decodes,
             // and 0.5 us for each of the 12 + 16 tokens that they read.
             assert!((time.step_us - 392.0).abs() < 1e-6, "{} with {shown}", time.step_us);
             assert_near(time.prompts_us, 392.0 - 128.0);
         }
+    }
+
+    #[test]
+    fn a_stream_that_cannot_meet_its_target_at_all_leaves_the_length_of_steps_to_the_others() {
+        let step_us = |first_tpot_ms| {
+            let mut s = state();
+            s.queue.table.insert(with_tpot_ms(stream(1, Tier::Premium, (9, 3), 50), first_tpot_ms));
+            s.queue.table.insert(with_tpot_ms(stream(2, Tier::Standard, (14, 2), 50), 0.4));
+            PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW)).step_us
+        };
+        // A step without prompts takes 128 us. The streams aim at 98 % of their targets: at 392 us the second.
+        assert_near(step_us(0.132), 129.36);
+        assert_near(step_us(0.129), 128.0);
+        assert_near(step_us(0.128), 392.0);
     }
 
     #[test]

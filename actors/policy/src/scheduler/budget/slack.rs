@@ -3,13 +3,13 @@
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Time by which a stream aims to end before its TPOT target allows, in multiples of the TPOT target: steps are not
-/// exactly as long as predicted, and a stream cannot make up a lag of its last steps.
+/// Time by which a stream aims to end before its TPOT target allows, in multiples of the TPOT target. Steps are not
+/// exactly as long as predicted, and no later step makes up the lag that a stream's last steps cause.
 const EARLY_TOKENS: f64 = 1.5;
-/// Lower bound of the aimed pace, as a share of the TPOT target, so that streams of a few tokens do not make steps much
-/// shorter.
+/// Lower bound of the aimed pace, as a share of the TPOT target, so that streams of few tokens do not make steps much
+/// shorter. Streams of at most 15 tokens aim at this pace.
 const AIM_MIN: f64 = 0.9;
-/// Largest lag (negative slack) with which a stream still limits the length of steps, in multiples of its TPOT target.
+/// Largest lag behind its aimed pace with which a stream still limits the length of steps, in multiples of its TPOT target.
 /// A stream further behind was held up by something that shorter steps do not cure: a slow reader, an operator, a
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
@@ -89,8 +89,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// Returns the aimed pace of a stream, us: with it a stream of the predicted length ends [`EARLY_TOKENS`] TPOT targets
-/// before the TPOT target allows. `None` without a TPOT target.
+/// Returns the aimed pace of a stream, us: a stream of the predicted length that keeps it ends [`EARLY_TOKENS`] TPOT
+/// targets before the TPOT target allows, unless that takes a pace below [`AIM_MIN`]. `None` without a TPOT target.
 pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
     let target_us = stream.service.targets.tpot_ms? * 1000.0;
     // A stream that is longer than predicted is expected to get one more token.
@@ -205,7 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_aims_to_end_one_and_a_half_targets_early_at_no_less_than_nine_tenths_of_its_target() {
+    fn a_stream_aims_to_end_one_and_a_half_targets_early_at_no_less_than_nine_tenths_of_its_target()
+    {
         let aimed_us = |predicted, output| {
             let mut stream = paced(output, Some(0.5));
             stream.service.predicted_tokens = predicted;
@@ -216,7 +217,7 @@ mod tests {
         assert_near(aimed_us(301.0, 5), 497.5);
         assert_near(aimed_us(16.0, 5), 450.0);
         assert_near(aimed_us(2.0, 1), 450.0);
-        // One more token is expected of a stream that has as many as predicted.
+        // One more token is expected of a stream that has at least as many as predicted.
         assert_near(aimed_us(16.0, 30), 475.0);
         assert_near(aimed_us(0.5, 1), 450.0);
     }

@@ -4,7 +4,7 @@
 //! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside
 //! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
 //! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
-//! (Lindley's recursion): each step adds its premium work and takes off the aimed pace. The reserve is a quantile of
+//! (Lindley's recursion): each step adds its premium work and takes off the TPOT target. The reserve is a quantile of
 //! that lag over the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`: at 0.9
 //! one step in ten finds a lag above the reserve; at 0.9999 almost none does, and lower tiers pay for lags that come
 //! once in hours.
@@ -93,16 +93,22 @@ impl SlackReserve {
     }
 
     /// Adds a step of `step_us` that ended at `now` to the measurement of the lag. With premium work alone the step
-    /// would have taken `premium_us`; `aim_us` is the aimed pace of premium streams.
-    pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
+    /// would have taken `premium_us`; `target_us` is the TPOT target of premium streams.
+    pub(crate) fn stepped(
+        &mut self,
+        premium_us: f64,
+        target_us: f64,
+        step_us: f64,
+        now: Timestamp,
+    ) {
         // While the device is idle, the hypothetical stream's lag shrinks. A gap between steps that is shorter than
-        // `aim_us` does not count as idle, because there is a short gap between any two steps.
+        // `target_us` does not count as idle, because there is a short gap between any two steps.
         let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
-        if idle_us > aim_us {
+        if idle_us > target_us {
             self.lag_us = (self.lag_us - idle_us).max(0.0);
         }
         self.stepped_at = now;
-        self.lag_us = (self.lag_us + premium_us - aim_us).clamp(0.0, LAG_US_MAX);
+        self.lag_us = (self.lag_us + premium_us - target_us).clamp(0.0, LAG_US_MAX);
         self.buckets[bucket_of(self.lag_us)] += step_us;
         self.seen_us += step_us;
         self.steps += 1;
@@ -149,15 +155,15 @@ fn upper_us(bucket: usize) -> f64 {
 mod tests {
     use super::*;
 
-    const AIM_US: f64 = 30_000.0;
+    const TARGET_US: f64 = 30_000.0;
 
-    /// Returns the slack reserve after `steps` steps of 30 ms, the aimed pace. Every `period`-th step
-    /// holds `premium_us` of premium work, the others none.
+    /// Returns the slack reserve after `steps` steps of 30 ms, the TPOT target. Every `period`-th step holds
+    /// `premium_us` of premium work, the others none.
     fn after(assurance: f64, period: u64, premium_us: f64, steps: u64) -> SlackReserve {
         let mut reserve = SlackReserve::new(assurance);
         for step in 1..=steps {
             let premium_us = if step % period == 0 { premium_us } else { 0.0 };
-            reserve.stepped(premium_us, AIM_US, AIM_US, Timestamp(step * 30_000));
+            reserve.stepped(premium_us, TARGET_US, TARGET_US, Timestamp(step * 30_000));
         }
         reserve
     }
@@ -192,7 +198,7 @@ mod tests {
         let mut reserve = after(0.999, 1, 60_000.0, 10_000);
         assert_eq!(reserve.us(), LAG_US_MAX);
         for step in 10_000..300_000 {
-            reserve.stepped(0.0, AIM_US, AIM_US, Timestamp(step * 30_000));
+            reserve.stepped(0.0, TARGET_US, TARGET_US, Timestamp(step * 30_000));
         }
         assert_eq!(reserve.us(), 0.0);
     }
@@ -201,7 +207,7 @@ mod tests {
     fn idle_time_catches_up() {
         let mut reserve = SlackReserve::new(0.9);
         for step in 1..=1_000 {
-            reserve.stepped(180_000.0, AIM_US, AIM_US, Timestamp(step * 1_000_000));
+            reserve.stepped(180_000.0, TARGET_US, TARGET_US, Timestamp(step * 1_000_000));
         }
         assert!(reserve.lag_us < 151_000.0, "{}", reserve.lag_us);
     }
@@ -218,13 +224,13 @@ mod tests {
     #[test]
     fn an_idle_time_longer_than_a_token_is_taken_off_the_lag() {
         let mut reserve = SlackReserve::new(0.9);
-        reserve.stepped(180_000.0, AIM_US, AIM_US, Timestamp(30_000));
+        reserve.stepped(180_000.0, TARGET_US, TARGET_US, Timestamp(30_000));
         assert_eq!(reserve.lag_us, 150_000.0, "180 ms of work in 30 ms");
         // Steps of 30 ms of premium work leave the lag as it is. Before the first the device is idle for 40 ms, before
         // the second for exactly the 30 ms that a token may take.
-        reserve.stepped(AIM_US, AIM_US, AIM_US, Timestamp(100_000));
+        reserve.stepped(TARGET_US, TARGET_US, TARGET_US, Timestamp(100_000));
         assert_eq!(reserve.lag_us, 110_000.0);
-        reserve.stepped(AIM_US, AIM_US, AIM_US, Timestamp(160_000));
+        reserve.stepped(TARGET_US, TARGET_US, TARGET_US, Timestamp(160_000));
         assert_eq!(reserve.lag_us, 110_000.0, "such a gap does not count as idle");
     }
 

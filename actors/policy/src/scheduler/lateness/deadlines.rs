@@ -274,7 +274,8 @@ impl Deadlines {
         let mut before_us = 0.0;
         for tier in Tier::ALL {
             let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
-            let share = (time.share() * OPTIMISM[tier.index()] - taken).clamp(SHARE_MIN, 1.0);
+            let most = (time.share() * OPTIMISM[tier.index()]).min(1.0);
+            let share = (most - taken).max(SHARE_MIN);
             let judged = self.of(tier).filter_map(|entry| {
                 let (_, deadline, seq) = entry;
                 let due_us = deadline.0 as f64 - now.0 as f64;

@@ -7,8 +7,9 @@ use tiercel_config::{Late, Policy, Target};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
-/// Creates a scheduler with a premium TPOT target of 500 us, so that premium streams aim at 490 us per token. A step
-/// takes 100 us, plus 1 us for each stream and 10 us for each prompt token.
+/// Creates a scheduler with a premium TPOT target of 500 us. Premium streams with a predicted length of 76 tokens aim at
+/// 490 us per token, those of at most 15 tokens at 450 us. A step takes 100 us, plus 1 us for each stream and 10 us for
+/// each prompt token.
 fn paced() -> State {
     let mut s = scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
@@ -81,8 +82,8 @@ fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budg
     s.basis.targets.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 5, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    // The stream is 2000 us behind, and the four tokens that it has left can gain at most 1556 us. Its target is lost,
-    // so it no longer limits the prompt.
+    // The stream is 2000 us behind, and the four tokens that it has left can gain at most 4 * 399 us on its target. The
+    // target is lost, so the stream no longer limits the prompt.
     assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = None;
@@ -142,17 +143,18 @@ fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
 
 #[test]
 fn one_tier_alone_may_be_behind_its_pace_by_half_of_its_recoverable_lag() {
-    let prompt = |max_tokens, others_came| {
+    let prompt = |others_came| {
         let mut s = paced();
         s.queue.arrivals.set(Tier::Background, others_came);
-        stream(&mut s, Tier::Premium, max_tokens, 1000);
+        stream(&mut s, Tier::Premium, 12, 1000);
+        s.queue.table.update(SeqId(1), |stream| stream.service.predicted_tokens = 6.0);
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 250) });
         tokens(&mut s, 2, 1000)
     };
     // Of the 6 predicted tokens, 4 come after the next step. In steps of 101 us each makes up 349 us on the aimed pace of
     // 450 us, together 1396 us. So the step may take 450 us + 1396 us / 2: 101 us, and 104 prompt tokens.
-    assert_eq!(prompt(6, None), 104);
-    assert_eq!(prompt(6, Some(Timestamp(1000))), 34, "a background request came");
+    assert_eq!(prompt(None), 104);
+    assert_eq!(prompt(Some(Timestamp(1000))), 34, "a background request came");
 }
 
 #[test]

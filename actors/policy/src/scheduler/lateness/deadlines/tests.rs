@@ -225,7 +225,13 @@ fn is_late(ttft_ms: f64, taken_us: f64, before: u32) -> bool {
     is_late_with(|_| (), ttft_ms, taken_us, before)
 }
 
-fn is_late_with(change: impl FnOnce(&mut EngineSettings), ttft_ms: f64, taken_us: f64, before: u32) -> bool {
+/// As [`is_late`], with changed settings.
+fn is_late_with(
+    change: impl FnOnce(&mut EngineSettings),
+    ttft_ms: f64,
+    taken_us: f64,
+    before: u32,
+) -> bool {
     let mut s = scheduler(change);
     s.basis.targets.premium.ttft_ms = Some(200.0);
     s.basis.targets.standard.ttft_ms = Some(ttft_ms);
@@ -250,10 +256,12 @@ fn what_better_prompts_took_lately_is_taken_off_the_time_of_a_prompt() {
 #[test]
 fn prompts_are_expected_to_have_at_most_all_of_the_time() {
     // A step of 100 prompt tokens takes 1,100 us, and 1.25 of the share of its prompts is 1.14.
-    let is_late = |ttft_ms| {
-        is_late_with(|e| e.scheduler.max_num_batched_tokens = 100, ttft_ms, 0.0, 0)
+    let is_late = |ttft_ms, taken_us| {
+        is_late_with(|e| e.scheduler.max_num_batched_tokens = 100, ttft_ms, taken_us, 0)
     };
-    assert!(is_late(0.99) && !is_late(1.01));
+    assert!(is_late(0.99, 0.0) && !is_late(1.01, 0.0));
+    // Premium took 0.3 of the last 3 s: 1,000 us of work take 1,429 us of the rest.
+    assert!(is_late(1.42, 900_000.0) && !is_late(1.44, 900_000.0));
 }
 
 #[test]
