@@ -7,9 +7,10 @@ use tiercel_device::Timestamp;
 /// exactly as long as predicted, and no later step makes up the lag that a stream's last steps cause.
 const EARLY_TOKENS: f64 = 1.5;
 /// Lower bound of the aimed pace, as a share of the TPOT target, so that streams of few tokens do not make steps much
-/// shorter. Streams of at most 15 tokens aim at this pace.
+/// shorter. Streams of at most 16 predicted tokens aim at this pace.
 const AIM_MIN: f64 = 0.9;
-/// Largest lag behind its aimed pace with which a stream still limits the length of steps, in multiples of its TPOT target.
+/// Largest lag behind its aimed pace with which a stream still limits the length of steps, in multiples of its TPOT
+/// target.
 /// A stream further behind was held up by something that shorter steps do not cure: a slow reader, an operator, a
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
@@ -89,8 +90,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// Returns the aimed pace of a stream, us: a stream of the predicted length that keeps it ends [`EARLY_TOKENS`] TPOT
-/// targets before the TPOT target allows, unless that takes a pace below [`AIM_MIN`]. `None` without a TPOT target.
+/// Returns the aimed pace of a stream, us; `None` without a TPOT target. A stream of the predicted length that keeps the
+/// aimed pace ends [`EARLY_TOKENS`] TPOT targets early, or as early as [`AIM_MIN`] allows.
 pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
     let target_us = stream.service.targets.tpot_ms? * 1000.0;
     // A stream that is longer than predicted is expected to get one more token.

@@ -6,6 +6,9 @@
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
 //! whose work divided by the tenant's weight is the largest is given up.
 //!
+//! Prompts get a share of the device's time, and streams get the rest. A prompt's work divided by this share is the time
+//! of the whole steps that compute the prompt, decodes included, so no step is added to it.
+//!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
 //! has waited too long is served first of its tier after all (see [`crate::scheduler::lateness::starvation`]).
