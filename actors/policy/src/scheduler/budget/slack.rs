@@ -94,7 +94,7 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
 /// aimed pace ends [`EARLY_TOKENS`] TPOT targets early, or as early as [`AIM_MIN`] allows.
 pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
     let target_us = stream.service.targets.tpot_ms? * 1000.0;
-    // A stream that is longer than predicted is expected to get one more token.
+    // If a stream is longer than predicted, one more token of it is expected.
     let length = stream.service.predicted_tokens.max(f64::from(stream.planned_output()) + 1.0);
     let steps = (length - 1.0).max(1.0);
     Some(target_us * (1.0 - EARLY_TOKENS / steps).max(AIM_MIN))
@@ -235,7 +235,7 @@ mod tests {
         // in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.
         assert_eq!(slack_us(4, 2_596), Some(950.0 - 2_596.0));
         assert_eq!(slack_us(4, 2_597), None);
-        // A stream that could gain enough is given up when it is more than 64 * 500 us = 32,000 us behind its aimed pace.
+        // A stream that could gain enough counts as lost if it is more than 64 * 500 us = 32,000 us behind its aimed pace.
         assert_eq!(slack_us(800, 32_950), Some(-32_000.0));
         assert_eq!(slack_us(800, 32_951), None);
     }

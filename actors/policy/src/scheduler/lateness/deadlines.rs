@@ -6,8 +6,8 @@
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
 //! whose work divided by the tenant's weight is the largest is given up.
 //!
-//! Prompts get a share of the device's time, and streams get the rest. A prompt's work divided by this share is the time
-//! of the whole steps that compute the prompt, decodes included, so no step is added to it.
+//! Prompts get a share of the device's time, and streams get the rest. Divided by this share, the work of a prompt is the
+//! time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that

@@ -20,8 +20,8 @@ fn paced() -> State {
     s
 }
 
-/// Makes outputs of 76 tokens expected of requests that allow as many, so that their streams aim at 98 % of their TPOT
-/// targets: with 75 steps of 98 % a stream ends one and a half targets early.
+/// Sets the predicted length of requests whose `max_tokens` is at least 76 to 76 tokens. Streams of these requests then
+/// aim at 98 % of their TPOT targets, because 75 steps of 98 % end one and a half targets early.
 fn predict_76_tokens(s: &mut State) {
     for tier in Tier::ALL {
         s.queue.predictor.observe(tier, 4, 76.0, 76);
