@@ -23,7 +23,7 @@ pub(crate) struct PrefillTime {
 
 impl PrefillTime {
     /// Returns the length of a step with the running streams `streams`, and its part that is left for prompts.
-    /// `pace_us` is the shortest aimed pace of the streams that limit the step; infinite if none does.
+    /// `pace_us` is the shortest aimed pace of the streams that limit the step; infinite if no stream limits the step.
     fn of(streams: &StepWork, pace_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
@@ -53,7 +53,7 @@ impl PrefillTime {
     }
 }
 
-/// Whether a sequence is a running stream of a tier above background.
+/// Returns whether a sequence is a running stream of a tier above background.
 fn decodes(sequence: &&Sequence) -> bool {
     let streams = sequence.planned_output() > 0 && sequence.decoding();
     sequence.tier < Tier::Background && streams && !sequence.held()
@@ -165,7 +165,7 @@ mod tests {
             s.queue.table.insert(with_tpot_ms(stream(2, Tier::Standard, (14, 2), 50), 0.4));
             PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW)).step_us
         };
-        // A step without prompts takes 128 us. The streams aim at 98 % of their targets: at 392 us the second.
+        // A step without prompts takes 128 us. The streams aim at 98 % of their targets; the second stream aims at 392 us.
         assert_near(step_us(0.132), 129.36);
         assert_near(step_us(0.129), 128.0);
         assert_near(step_us(0.128), 392.0);

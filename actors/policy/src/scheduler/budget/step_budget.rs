@@ -1,9 +1,9 @@
 //! The step budget: the length that the next step may have, so that the streams in it keep their TPOT targets.
 //!
 //! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
-//! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The time
-//! that its tokens may have taken so far, less the time that they took, is its slack. The next step may take the aimed
-//! pace plus the slack. The stream that allows the shortest step limits the step, and prompts fill the step up to this
+//! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The slack
+//! of the stream is the time that its tokens so far may have taken, less the time that these tokens took. The next step
+//! may take the aimed pace plus the slack. The stream that allows the shortest step limits the step, and prompts fill the step up to this
 //! length. If only one tier has requests, a stream may fall behind its aimed pace by [`RECOVERABLE_SHARE`] of its
 //! recoverable lag.
 //!

@@ -151,8 +151,8 @@ fn one_tier_alone_may_be_behind_its_pace_by_half_of_its_recoverable_lag() {
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 250) });
         tokens(&mut s, 2, 1000)
     };
-    // Of the 6 predicted tokens, 4 come after the next step. In steps of 101 us each makes up 349 us on the aimed pace of
-    // 450 us, together 1396 us. So the step may take 450 us + 1396 us / 2: 101 us, and 104 prompt tokens.
+    // Of the 6 predicted tokens, 4 come after the next step. In steps of 101 us each of these tokens makes up 349 us on the
+    // aimed pace of 450 us, together 1396 us. So the step may take 450 us + 1396 us / 2: 101 us, and 104 prompt tokens.
     assert_eq!(prompt(None), 104);
     assert_eq!(prompt(Some(Timestamp(1000))), 34, "a background request came");
 }

@@ -246,8 +246,8 @@ fn is_late_with(
 
 #[test]
 fn what_better_prompts_took_lately_is_taken_off_the_time_of_a_prompt() {
-    // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the 0.3 of the last 3 s
-    // that premium took: 0.652. So 1,000 us of work take 1,533 us.
+    // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the share of the last 3 s
+    // that premium took, 0.3: a share of 0.652. So 1,000 us of work take 1,533 us.
     assert!(is_late(1.53, 900_000.0, 0) && !is_late(1.54, 900_000.0, 0));
     // Without premium's work the prompt takes 1,050 us.
     assert!(is_late(1.04, 0.0, 0) && !is_late(1.06, 0.0, 0));
