@@ -3,9 +3,9 @@
 //! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
 //! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The slack
 //! of the stream is the time that its tokens so far may have taken, less the time that these tokens took. The next step
-//! may take the aimed pace plus the slack. The stream that allows the shortest step limits the step, and prompts fill the step up to this
-//! length. If only one tier has requests, a stream may fall behind its aimed pace by [`RECOVERABLE_SHARE`] of its
-//! recoverable lag.
+//! may take the aimed pace plus the slack. The stream that allows the shortest step limits the step, and prompts fill
+//! the step up to this length. If only one tier has requests, a stream may fall behind its aimed pace by
+//! [`RECOVERABLE_SHARE`] of its recoverable lag.
 //!
 //! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
