@@ -75,7 +75,7 @@ impl Streams {
         }
     }
 
-    /// Sends the last event of a sequence, if any, closes its response stream and frees its permit. Before, sends the
+    /// Frees the permit of a sequence, sends its last event, if any, and closes its response stream. Before, sends the
     /// timeline of the sequence to the one who asked for it, if anyone did.
     pub(crate) fn close(
         &mut self,
@@ -90,12 +90,13 @@ impl Streams {
                 // Ignore a failed send: the one who asked for the timeline no longer waits for it.
                 let _ = ended.send(timeline);
             }
+            // The permit is free before the client learns of the end, so that the client's next request finds it.
+            drop(permit);
             // Ignore a failed send: a client that is gone needs no last event, and the buffer cannot be full, because
             // it reserves an entry for this event.
             if let Some(last) = last {
                 let _ = events.try_send(last);
             }
-            drop(permit);
         }
     }
 
@@ -149,6 +150,8 @@ fn room_of(events: &Sender<StreamEvent>) -> usize {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
     use tokio::sync::{Semaphore, mpsc};
 
     fn streams(capacity: usize) -> (Streams, mpsc::Receiver<StreamEvent>, Arc<Semaphore>) {
@@ -212,6 +215,25 @@ mod tests {
         streams.close(SeqId(1), Some(token(9)), None);
         assert_eq!(permits.available_permits(), 1);
         assert_eq!(reader.try_recv().expect("the last event"), token(9));
+    }
+
+    /// Number of free permits at the moment at which the reader of a response stream was woken.
+    struct Woken(Arc<Semaphore>, AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.1.store(self.0.available_permits(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_client_that_learns_of_the_end_finds_its_permit_free() {
+        let (mut streams, mut reader, permits) = streams(4);
+        let woken = Arc::new(Woken(permits, AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&woken));
+        assert!(reader.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+        streams.close(SeqId(1), Some(token(9)), None);
+        assert_eq!(woken.1.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -36,7 +36,8 @@ fn the_python_client_understands_refusals() {
     let server = TestServer::slow(|settings| settings.engine.admission.max_requests = 1);
     let long = json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": true});
     let mut busy = server.connect();
-    assert_eq!(busy.open_stream("/v1/completions", &long).status, 200);
+    let opened = busy.open_stream("/v1/completions", &long);
+    assert_eq!(opened.status, 200, "{opened:?} {:?}", server.status());
     check(&server, &["refused"]);
     drop(busy);
     server.finish();
