@@ -110,7 +110,8 @@ def build(constants, places):
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
-    folder = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target/ablation/build"))
+    # Never the folder of ordinary builds: Cargo would take this program's crates for theirs.
+    folder = str(ROOT / "target/ablation/build")
     command = ["cargo", "build", "--release", "--quiet", "--bin", "tiercel"]
     done = subprocess.run(command, cwd=COPY, env=os.environ | {"CARGO_TARGET_DIR": folder})
     if done.returncode:
