@@ -23,6 +23,9 @@ const UNAFFORDED_SHARE: f64 = 0.15;
 /// prompt takes. The first prompt then gets its first token sooner by the time of the second prompt, and the second
 /// prompt gets its first token later by a bare step.
 const SEPARATE_SHARE: f64 = 0.125;
+/// The same share for a second prompt that the step cannot finish, but the next step can: it then gets its first token
+/// no later for the wait. Shorter parts join the step, so that the next step has less to compute.
+const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
 /// and what `scheduler.prefill_order` counts.
@@ -51,14 +54,13 @@ pub(crate) fn give_tokens(
     let room = basis.rules.prefill_room(bare.decode_tokens);
     // A bare step of 0 us, which a device without a measured speed has, does not count as short.
     let separates = budget.is_some() && bare_us > 0.0;
-    let separate_us = if separates { bare_us / SEPARATE_SHARE } else { f64::INFINITY };
     let mut left = Left {
         us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
         used_us: 0.0,
         room,
         background_room: room.min(background_tokens(&basis.rules, traffic)),
         least,
-        separate_us,
+        separate_bare_us: if separates { bare_us } else { f64::INFINITY },
         finished: None,
         used: 0,
         partial: 0,
@@ -87,9 +89,9 @@ struct Left {
     background_room: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
-    /// Shortest time of a chunk with which a prompt waits for the next step if this step finishes another prompt of the
-    /// same tier, us; infinite if the settings give steps a fixed size.
-    separate_us: f64,
+    /// Time of the step without prompts, us, against which chunks count as long if this step finishes another prompt of
+    /// the same tier; infinite if the settings give steps a fixed size, so that no chunk is long.
+    separate_bare_us: f64,
     /// Effective tier of the last prompt that the step finishes; `None` if it finishes none yet. Prompts that were
     /// denied blocks do not count, because they may be denied again.
     finished: Option<Tier>,
@@ -123,8 +125,7 @@ impl Left {
         let computed = sequence.planned_len() - left;
         let tier = sequence.service.key.class.tier();
         let next = left.min(most).min(basis.rules.longest_chunk());
-        if self.finished == Some(tier) && basis.cost.prefill_us(next, computed) >= self.separate_us
-        {
+        if self.separates(tier, basis.cost.prefill_us(next, computed), SEPARATE_SHARE) {
             return Chunk::StepIsFull;
         }
         let affordable = basis.cost.prefill_tokens_in(self.us - self.used_us, computed);
@@ -137,7 +138,12 @@ impl Left {
             // it: if they overtook it, it could be pushed out of the next step too.
             _ => return Chunk::StepIsFull,
         };
+        let chunk_us = basis.cost.prefill_us(tokens, computed);
         let leaves_partial = tokens < left;
+        let next_finishes = next == left && basis.cost.prefill_us(left, computed) <= self.us;
+        if leaves_partial && next_finishes && self.separates(tier, chunk_us, SEPARATE_PART_SHARE) {
+            return Chunk::StepIsFull;
+        }
         let full = settings.max_partial_prefills;
         if leaves_partial && full > 0 && self.partial >= full {
             return Chunk::Skip;
@@ -147,8 +153,14 @@ impl Left {
             self.finished = Some(tier);
         }
         self.used += tokens;
-        self.used_us += basis.cost.prefill_us(tokens, computed);
+        self.used_us += chunk_us;
         Chunk::Tokens(tokens)
+    }
+
+    /// Whether a chunk of `chunk_us` waits for the next step, because this step finishes another prompt of its tier and
+    /// a bare step takes at most the share `share` of the chunk's time.
+    fn separates(&self, tier: Tier, chunk_us: f64, share: f64) -> bool {
+        self.finished == Some(tier) && chunk_us * share >= self.separate_bare_us
     }
 }
 

@@ -23,7 +23,7 @@ fn left() -> Left {
         room: 200,
         background_room: 200,
         least: 1,
-        separate_us: f64::INFINITY,
+        separate_bare_us: f64::INFINITY,
         finished: None,
         used: 0,
         partial: 0,
@@ -62,8 +62,9 @@ fn only_prompts_that_a_step_computes_in_part_count_as_partial() {
 fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_first_token() {
     let s = state();
     // The second prompt takes 80 us and 0.25 us for each of 45 pairs of tokens: 91.25 us.
-    let second = |separate_us, first: &Sequence| {
-        let mut step = Left { separate_us, us: 1_000.0, used_us: 0.0, ..left() };
+    let second = |long_us, first: &Sequence| {
+        let separate_bare_us = long_us * SEPARATE_SHARE;
+        let mut step = Left { separate_bare_us, us: 1_000.0, used_us: 0.0, ..left() };
         assert!(tokens(&mut step, first, &s).is_some_and(|tokens| tokens > 0));
         tokens(&mut step, &standard(2, 10, 5.0), &s)
     };
@@ -76,9 +77,29 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
     let mut higher = standard(1, 10, 5.0);
     higher.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, false);
     assert_eq!(second(91.25, &higher), Some(10), "the first prompt is of another tier");
-    let mut partial = Left { separate_us: 1.0, us: 1_000.0, used_us: 0.0, room: 15, ..left() };
+    let mut partial = Left { separate_bare_us: 0.1, us: 1_000.0, used_us: 0.0, room: 15, ..left() };
     assert_eq!(tokens(&mut partial, &standard(1, 20, 5.0), &s), Some(15));
     assert_eq!(partial.finished, None, "the step does not finish the first prompt");
+}
+
+#[test]
+fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bare_step() {
+    let s = state();
+    // The step has room for 15 tokens, of which the first prompt takes 6. The other 9 take 72 us and 0.25 us for each
+    // of 36 pairs: 81 us.
+    let second = |long_us, us, second: &Sequence| {
+        let separate_bare_us = long_us * SEPARATE_PART_SHARE;
+        let mut step = Left { separate_bare_us, us, used_us: 0.0, room: 15, ..left() };
+        assert_eq!(tokens(&mut step, &standard(1, 6, 5.0), &s), Some(6));
+        tokens(&mut step, second, &s)
+    };
+    assert_eq!(second(81.0, 1_000.0, &standard(2, 10, 5.0)), None);
+    assert_eq!(second(81.1, 1_000.0, &standard(2, 10, 5.0)), Some(9), "the part is short");
+    assert_eq!(second(81.0, 1_000.0, &standard(2, 9, 5.0)), Some(9), "the step finishes it");
+    assert_eq!(second(81.0, 1_000.0, &standard(2, 16, 5.0)), Some(9), "too long for a step");
+    // The second prompt of 15 tokens takes 146.25 us.
+    assert_eq!(second(81.0, 146.2, &standard(2, 15, 5.0)), Some(9), "too long for the time");
+    assert_eq!(second(81.0, 146.3, &standard(2, 15, 5.0)), None);
 }
 
 #[test]
