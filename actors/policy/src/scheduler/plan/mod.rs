@@ -51,7 +51,7 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     // If the retried plan considers only some sequences, go by rank alone: only the first sequence by rank may take
     // blocks of all others.
     let by_rank = scope != RetryScope::All;
-    prefill::give_tokens(&mut candidates, budget.as_ref(), (basis, traffic), (prompts, by_rank));
+    prefill::give_tokens(&mut candidates, budget.as_ref(), view, (prompts, by_rank));
     candidates.retain(|candidate| candidate.tokens > 0);
 
     let mirrors = basis.rules.preemption.mirror_percent > 0;

@@ -5,6 +5,7 @@ use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack::ttft_due;
 use crate::scheduler::budget::step_budget::StepBudget;
 use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::plan::view::View;
 use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::{Phase, Sequence};
@@ -23,8 +24,10 @@ const UNAFFORDED_SHARE: f64 = 0.15;
 /// prompt takes. The first prompt then gets its first token sooner by the time of the second prompt, and the second
 /// prompt gets its first token later by a bare step.
 const SEPARATE_SHARE: f64 = 0.125;
-/// The same share for a second prompt that the step cannot finish, but the next step can: it then gets its first token
-/// no later for the wait. Shorter parts join the step, so that the next step has less to compute.
+/// Longest bare step, as a share of the time of a part of a second prompt, with which this part does not join the step
+/// that finishes the first prompt, if the next step can compute the whole second prompt. The first prompt then gets its
+/// first token sooner by the time of the part, and the second prompt gets its first token no later if the next step has
+/// as much time and room.
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
@@ -33,14 +36,16 @@ type PrefillKey = (Tier, bool, bool, u64);
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
 /// prompt never stalls a stream; prompts share what is left, but of two prompts of a tier that are long beside a bare step
-/// only the first is computed. `prompts` says whether any candidate may be a prompt. With
+/// only the first is computed, and so is the first alone if the next step can finish the second and this step cannot.
+/// `prompts` says whether any candidate may be a prompt. With
 /// `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
-    (basis, traffic): (&Basis, Traffic),
+    view: &View<'_>,
     (prompts, by_rank): (bool, bool),
 ) {
+    let View { basis, memory, traffic, .. } = *view;
     for candidate in candidates.iter_mut().filter(|candidate| candidate.decoding) {
         candidate.tokens = 1;
     }
@@ -61,6 +66,7 @@ pub(crate) fn give_tokens(
         background_room: room.min(background_tokens(&basis.rules, traffic)),
         least,
         separate_bare_us: if separates { bare_us } else { f64::INFINITY },
+        shortage: memory.shortage,
         finished: None,
         used: 0,
         partial: 0,
@@ -92,8 +98,9 @@ struct Left {
     /// Time of the step without prompts, us, against which chunks count as long if this step finishes another prompt of
     /// the same tier; infinite if the settings give steps a fixed size, so that no chunk is long.
     separate_bare_us: f64,
-    /// Effective tier of the last prompt that the step finishes; `None` if it finishes none yet. Prompts that were
-    /// denied blocks do not count, because they may be denied again.
+    /// Whether the block store's last answer denied a sequence's request for blocks.
+    shortage: bool,
+    /// Effective tier of the last prompt that the step surely finishes; `None` if there is none yet.
     finished: Option<Tier>,
     /// Number of tokens that prompts of the step have used up so far.
     used: u32,
@@ -140,21 +147,42 @@ impl Left {
         };
         let chunk_us = basis.cost.prefill_us(tokens, computed);
         let leaves_partial = tokens < left;
-        let next_finishes = next == left && basis.cost.prefill_us(left, computed) <= self.us;
-        if leaves_partial && next_finishes && self.separates(tier, chunk_us, SEPARATE_PART_SHARE) {
-            return Chunk::StepIsFull;
-        }
         let full = settings.max_partial_prefills;
         if leaves_partial && full > 0 && self.partial >= full {
             return Chunk::Skip;
         }
+        // The first prompt takes a token of the next step as a stream.
+        let next_finishes = next == left && left < most;
+        if leaves_partial && next_finishes && self.part_waits(sequence, chunk_us, basis) {
+            return Chunk::StepIsFull;
+        }
         self.partial += u32::from(leaves_partial && tokens > 0);
-        if tokens == left && !sequence.kv.denied {
+        if tokens == left && !self.may_not_run(sequence) {
             self.finished = Some(tier);
         }
         self.used += tokens;
         self.used_us += chunk_us;
         Chunk::Tokens(tokens)
+    }
+
+    /// Whether a prompt in the step may not run, because it lacks blocks: the block store denied some to the prompt or
+    /// to another sequence, or blocks must be copied in from the host first. No other prompt waits for such a prompt.
+    fn may_not_run(&self, sequence: &Sequence) -> bool {
+        let opens = sequence.phase == Phase::Waiting;
+        sequence.kv.denied || opens && (self.shortage || sequence.kv.saved)
+    }
+
+    /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another prompt
+    /// of its tier and the next step has time for the whole prompt. A prompt that waits must not be overtaken again and
+    /// again, so no prompt waits whose place depends on how much of it is computed.
+    fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
+        let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
+        let keeps_place = by_deadline && !sequence.service.late;
+        let left = sequence.left_to_compute();
+        let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
+        let tier = sequence.service.key.class.tier();
+        let long = self.separates(tier, chunk_us, SEPARATE_PART_SHARE);
+        keeps_place && whole_us <= self.us && long
     }
 
     /// Whether a chunk of `chunk_us` waits for the next step, because this step finishes another prompt of its tier and

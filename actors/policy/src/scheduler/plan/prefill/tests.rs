@@ -24,6 +24,7 @@ fn left() -> Left {
         background_room: 200,
         least: 1,
         separate_bare_us: f64::INFINITY,
+        shortage: false,
         finished: None,
         used: 0,
         partial: 0,
@@ -74,6 +75,9 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
     let mut denied = standard(1, 10, 5.0);
     denied.kv.denied = true;
     assert_eq!(second(91.25, &denied), Some(10), "the first prompt may be denied blocks again");
+    let mut saved = standard(1, 10, 5.0);
+    (saved.phase, saved.kv.saved) = (Phase::Waiting, true);
+    assert_eq!(second(91.25, &saved), Some(10), "the first prompt's blocks are on the host");
     let mut higher = standard(1, 10, 5.0);
     higher.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, false);
     assert_eq!(second(91.25, &higher), Some(10), "the first prompt is of another tier");
@@ -83,23 +87,47 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
 }
 
 #[test]
-fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bare_step() {
+fn no_prompt_waits_for_one_that_opens_while_blocks_are_short() {
     let s = state();
+    // Returns the tokens of a second prompt, which would wait for a first one that surely runs.
+    let second = |shortage, phase| {
+        let mut step = Left { shortage, separate_bare_us: 0.1, used_us: 0.0, ..left() };
+        let mut first = standard(1, 10, 5.0);
+        first.phase = phase;
+        assert_eq!(tokens(&mut step, &first, &s), Some(10));
+        tokens(&mut step, &standard(2, 10, 5.0), &s)
+    };
+    assert_eq!(second(true, Phase::Waiting), Some(10), "the first prompt may get no blocks");
+    assert_eq!(second(true, Phase::Running), None, "the first prompt has blocks");
+    assert_eq!(second(false, Phase::Waiting), None);
+}
+
+#[test]
+fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bare_step() {
+    let mut s = state();
     // The step has room for 15 tokens, of which the first prompt takes 6. The other 9 take 72 us and 0.25 us for each
     // of 36 pairs: 81 us.
-    let second = |long_us, us, second: &Sequence| {
+    let two = |s: &State, long_us, us, second: &Sequence| {
         let separate_bare_us = long_us * SEPARATE_PART_SHARE;
         let mut step = Left { separate_bare_us, us, used_us: 0.0, room: 15, ..left() };
-        assert_eq!(tokens(&mut step, &standard(1, 6, 5.0), &s), Some(6));
-        tokens(&mut step, second, &s)
+        assert_eq!(tokens(&mut step, &standard(1, 6, 5.0), s), Some(6));
+        tokens(&mut step, second, s)
     };
+    let second = |long_us, us, prompt: &Sequence| two(&s, long_us, us, prompt);
     assert_eq!(second(81.0, 1_000.0, &standard(2, 10, 5.0)), None);
     assert_eq!(second(81.1, 1_000.0, &standard(2, 10, 5.0)), Some(9), "the part is short");
     assert_eq!(second(81.0, 1_000.0, &standard(2, 9, 5.0)), Some(9), "the step finishes it");
     assert_eq!(second(81.0, 1_000.0, &standard(2, 16, 5.0)), Some(9), "too long for a step");
-    // The second prompt of 15 tokens takes 146.25 us.
-    assert_eq!(second(81.0, 146.2, &standard(2, 15, 5.0)), Some(9), "too long for the time");
-    assert_eq!(second(81.0, 146.3, &standard(2, 15, 5.0)), None);
+    assert_eq!(second(81.0, 1_000.0, &standard(2, 15, 5.0)), Some(9), "no room for its stream");
+    // The second prompt of 14 tokens takes 112 us and 0.25 us for each of 91 pairs: 134.75 us.
+    assert_eq!(second(81.0, 134.7, &standard(2, 14, 5.0)), Some(9), "too long for the time");
+    assert_eq!(second(81.0, 134.75, &standard(2, 14, 5.0)), None);
+    let mut late = standard(2, 14, 5.0);
+    late.service.late = true;
+    assert_eq!(second(81.0, 1_000.0, &late), Some(9), "shorter late prompts may go first later");
+    s.basis.rules.scheduling.prefill_order = PrefillOrder::Shortest;
+    let shortest_first = two(&s, 81.0, 1_000.0, &standard(2, 14, 5.0));
+    assert_eq!(shortest_first, Some(9), "shorter prompts may go first later");
 }
 
 #[test]
