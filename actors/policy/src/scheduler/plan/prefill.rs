@@ -173,16 +173,16 @@ impl Left {
     }
 
     /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another prompt
-    /// of its tier and the next step has time for the whole prompt. A prompt that waits must not be overtaken again and
-    /// again, so no prompt waits whose place depends on how much of it is computed.
+    /// of its tier and the next step has time for the whole prompt. By deadline, prompts that come later overtake only
+    /// late ones, until these starve (see [`crate::scheduler::lateness::starvation`]). If the shortest prompts went
+    /// first, a prompt that waits could be overtaken again and again.
     fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
-        let keeps_place = by_deadline && !sequence.service.late;
         let left = sequence.left_to_compute();
         let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
         let tier = sequence.service.key.class.tier();
         let long = self.separates(tier, chunk_us, SEPARATE_PART_SHARE);
-        keeps_place && whole_us <= self.us && long
+        by_deadline && whole_us <= self.us && long
     }
 
     /// Whether a chunk of `chunk_us` waits for the next step, because this step finishes another prompt of its tier and
