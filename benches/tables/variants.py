@@ -53,7 +53,7 @@ CONSTANTS = [
     ("scheduler/budget/step_budget", "BLOCKING_SHORT_PROMPT", "share of the TTFT target", None),
     ("scheduler/budget/step_budget", "LEAST_BLOCKING", "empty steps", None),
     ("scheduler/plan/prefill", "SEPARATE_SHARE", "share of a prompt's time", None),
-    ("scheduler/plan/prefill", "SEPARATE_PART_SHARE", "share of a prompt's time", None),
+    ("scheduler/plan/prefill", "SEPARATE_PART_SHARE", "share of a part's time", None),
     ("scheduler/queue/arrivals", "LATELY_US", "us", None),
     ("scheduler/budget/step_budget", "SAVING_TOKENS", "tokens", None),
     ("scheduler/budget/slack", "MAX_BEHIND", "TPOT targets", None),

@@ -35,10 +35,9 @@ const SEPARATE_PART_SHARE: f64 = 0.25;
 type PrefillKey = (Tier, bool, bool, u64);
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream; prompts share what is left, but of two prompts of a tier that are long beside a bare step
-/// only the first is computed, and so is the first alone if the next step can finish the second and this step cannot.
-/// `prompts` says whether any candidate may be a prompt. With
-/// `by_rank` prompts go by rank alone.
+/// prompt never stalls a stream. Prompts share what is left, but of two prompts of a tier only the first is computed if
+/// the second is long beside a bare step, or if only the next step can finish the second. `prompts` says whether any
+/// candidate may be a prompt. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
