@@ -75,8 +75,8 @@ impl Streams {
         }
     }
 
-    /// Frees the permit of a sequence, sends its last event, if any, and closes its response stream. Before, sends the
-    /// timeline of the sequence to the one who asked for it, if anyone did.
+    /// Sends the timeline of a sequence to the caller that asked for the timeline, if any. Then frees the sequence's
+    /// permit, sends its last event, if any, and closes its response stream.
     pub(crate) fn close(
         &mut self,
         seq: SeqId,
@@ -90,7 +90,7 @@ impl Streams {
                 // Ignore a failed send: the one who asked for the timeline no longer waits for it.
                 let _ = ended.send(timeline);
             }
-            // The permit is free before the client learns of the end, so that the client's next request finds it.
+            // The permit is freed before the client learns of the end, so that the client's next request gets a permit.
             drop(permit);
             // Ignore a failed send: a client that is gone needs no last event, and the buffer cannot be full, because
             // it reserves an entry for this event.

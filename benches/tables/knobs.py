@@ -110,7 +110,8 @@ def build(constants, places):
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_text() != text:
             target.write_text(text)
-    # Never the folder of ordinary builds: Cargo would take this program's crates for theirs.
+    # Ordinary builds have another folder. In a common folder Cargo would take the crates of this copy for those of the
+    # project, because both have the same names and versions.
     folder = str(ROOT / "target/ablation/build")
     command = ["cargo", "build", "--release", "--quiet", "--bin", "tiercel"]
     done = subprocess.run(command, cwd=COPY, env=os.environ | {"CARGO_TARGET_DIR": folder})

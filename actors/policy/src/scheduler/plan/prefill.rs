@@ -156,7 +156,7 @@ impl Left {
             return Chunk::StepIsFull;
         }
         self.partial += u32::from(leaves_partial && tokens > 0);
-        if tokens == left && !self.may_not_run(sequence) {
+        if tokens == left && !self.may_lack_blocks(sequence) {
             self.finished = Some(tier);
         }
         self.used += tokens;
@@ -164,9 +164,10 @@ impl Left {
         Chunk::Tokens(tokens)
     }
 
-    /// Whether a prompt in the step may not run, because it lacks blocks: the block store denied some to the prompt or
-    /// to another sequence, or blocks must be copied in from the host first. No other prompt waits for such a prompt.
-    fn may_not_run(&self, sequence: &Sequence) -> bool {
+    /// Whether the prompt may lack blocks, so that the step may not compute it: the block store's last answer denied
+    /// blocks to the prompt, or to any sequence if the prompt holds none yet, or the prompt's blocks must be copied in
+    /// from the host first. No other prompt waits for such a prompt.
+    fn may_lack_blocks(&self, sequence: &Sequence) -> bool {
         let opens = sequence.phase == Phase::Waiting;
         sequence.kv.denied || opens && (self.shortage || sequence.kv.saved)
     }
