@@ -32,7 +32,7 @@ ALONE = "premium-unloaded"
 # Length of the run of premium requests alone, seconds. The limit is computed from its median TTFT, and a median needs
 # fewer requests than a p99.
 ALONE_SECONDS = 180
-# Limit on premium's p99 TTFT, in medians of the TTFT of premium alone.
+# Limit on premium's p99 TTFT, as a multiple of the median TTFT of premium alone.
 LIMIT_MEDIANS = 3
 LOADS = ["cpu-overload-600", "cpu-overload-x2-600"]
 POLICIES = ["tiercel", "fcfs"]

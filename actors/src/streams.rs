@@ -90,7 +90,8 @@ impl Streams {
                 // Ignore a failed send: the one who asked for the timeline no longer waits for it.
                 let _ = ended.send(timeline);
             }
-            // The permit is freed before the client learns of the end, so that the client's next request gets a permit.
+            // The permit is freed before the client learns that its request ended, so that the client's next request
+            // finds a free permit.
             drop(permit);
             // Ignore a failed send: a client that is gone needs no last event, and the buffer cannot be full, because
             // it reserves an entry for this event.

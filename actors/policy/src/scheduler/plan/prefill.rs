@@ -24,10 +24,10 @@ const UNAFFORDED_SHARE: f64 = 0.15;
 /// prompt takes. The first prompt then gets its first token sooner by the time of the second prompt, and the second
 /// prompt gets its first token later by a bare step.
 const SEPARATE_SHARE: f64 = 0.125;
-/// Longest bare step, as a share of the time of a part of a second prompt, with which this part does not join the step
-/// that finishes the first prompt, if the next step can compute the whole second prompt. The first prompt then gets its
-/// first token sooner by the time of the part, and the second prompt gets its first token no later if the next step has
-/// as much time and room.
+/// Longest bare step with which a second prompt waits for the next step although a part of the prompt would fit into
+/// this step, as a share of the time that the part takes. The prompt waits only if the next step can compute the whole
+/// prompt. The first prompt then gets its first token sooner by the time of the part, and the second prompt gets its
+/// first token no later if the next step has as much time and room.
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,

@@ -105,8 +105,8 @@ fn no_prompt_waits_for_one_that_opens_while_blocks_are_short() {
 #[test]
 fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bare_step() {
     let mut s = state();
-    // The step has room for 15 tokens, of which the first prompt takes 6. The other 9 take 72 us and 0.25 us for each
-    // of 36 pairs: 81 us.
+    // The step has room for 15 tokens, and the first prompt takes 6 tokens of this room. The part of the second prompt
+    // that fits, 9 tokens, takes 72 us and 0.25 us for each of 36 pairs: 81 us.
     let two = |s: &State, long_us, us, second: &Sequence| {
         let separate_bare_us = long_us * SEPARATE_PART_SHARE;
         let mut step = Left { separate_bare_us, us, used_us: 0.0, room: 15, ..left() };
