@@ -10,8 +10,10 @@
 //! time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
-//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
-//! has waited too long is served first of its tier after all (see [`crate::scheduler::lateness::starvation`]).
+//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts as
+//! in time again only with some steps to spare ([`RECOVERY_STEPS`]), so that requests near the limit do not displace each
+//! other in turn, each with a part of its prompt computed. A late request that has waited too long is served first of its
+//! tier after all (see [`crate::scheduler::lateness::starvation`]).
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -41,6 +43,9 @@ const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
 /// Time constant, by tier, us, of the average of the prompt work that arrives in higher tiers: about as long as
 /// requests of the tier wait.
 const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
+
+/// Time that a late request must have to spare before its deadline to count as in time again, as a number of steps.
+const RECOVERY_STEPS: f64 = 2.0;
 
 /// Sort key of a request that waits for its first token: tier, deadline and id.
 type Entry = (Tier, Timestamp, SeqId);
@@ -114,7 +119,7 @@ struct Prompt {
     seq: SeqId,
     tenant: Salt,
     weight: Weight,
-    /// Time until the prompt's deadline, us; negative if the deadline has passed.
+    /// Time until the prompt's deadline, less the time that a late request must have to spare, us; may be negative.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
@@ -132,7 +137,16 @@ struct Judged {
 }
 
 impl Judged {
-    fn new(entry: Entry, sequence: &Sequence, due_us: f64, basis: &Basis) -> Judged {
+    /// Returns a request that is judged at `now`. The next steps take `step_us`.
+    fn new(
+        entry: Entry,
+        sequence: &Sequence,
+        (basis, step_us): (&Basis, f64),
+        now: Timestamp,
+    ) -> Judged {
+        let (_, deadline, _) = entry;
+        let spare_us = if sequence.service.late { RECOVERY_STEPS * step_us } else { 0.0 };
+        let due_us = deadline.0 as f64 - now.0 as f64 - spare_us;
         Judged {
             entry,
             prompt: prompt(sequence, due_us, basis),
@@ -177,8 +191,8 @@ impl InTime {
 }
 
 /// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us.
-/// `prompts` come earliest deadline first. They get the share `share` of the device's time, after `before_us` of work
-/// of higher tiers.
+/// `prompts` come in ascending order of `due_us`. They get the share `share` of the device's time, after `before_us` of
+/// work of higher tiers.
 fn late(prompts: impl Iterator<Item = Prompt>, before_us: f64, share: f64) -> (Vec<SeqId>, f64) {
     let (mut in_time, mut late) = (InTime::default(), Vec::new());
     let mut work_us = 0.0;
@@ -280,13 +294,14 @@ impl Deadlines {
             let most = (time.share() * OPTIMISM[tier.index()]).min(1.0);
             let share = (most - taken).max(SHARE_MIN);
             let judged = self.of(tier).filter_map(|entry| {
-                let (_, deadline, seq) = entry;
-                let due_us = deadline.0 as f64 - now.0 as f64;
-                Some(Judged::new(entry, queue.table.get(seq)?, due_us, basis))
+                let sequence = queue.table.get(entry.2)?;
+                Some(Judged::new(entry, sequence, (basis, time.step_us), now))
             });
             let judged: Vec<Judged> = judged.collect();
-            let prompts = judged.iter().filter_map(|request| request.prompt);
-            let (late, work_us) = late(prompts, before_us, share);
+            let mut prompts: Vec<Prompt> =
+                judged.iter().filter_map(|request| request.prompt).collect();
+            prompts.sort_by(|a, b| a.due_us.total_cmp(&b.due_us));
+            let (late, work_us) = late(prompts.into_iter(), before_us, share);
             before_us += work_us;
             for Judged { entry, held, was_late, .. } in judged {
                 let (_, deadline, seq) = entry;

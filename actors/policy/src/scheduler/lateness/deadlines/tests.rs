@@ -272,6 +272,35 @@ fn the_work_of_better_prompts_in_time_comes_before_that_of_a_prompt() {
     assert!(!is_late(1.56, 0.0, 0), "alone it is in time");
 }
 
+/// Judges standard prompts, each given by its tokens (10 us of work each), its TTFT target and whether it was late, and
+/// returns the ids of those that are late then, counted from 1.
+fn judged_late(prompts: &[(u32, f64, bool)]) -> Vec<u64> {
+    let mut s = scheduler(|_| ());
+    s.basis.targets.premium.ttft_ms = Some(200.0);
+    for (id, &(tokens, ttft_ms, was_late)) in (1..).zip(prompts) {
+        s.basis.targets.standard.ttft_ms = Some(ttft_ms);
+        s.enqueue(sequence(id, Tier::Standard, tokens));
+        s.queue.set_late(SeqId(id), was_late, &s.basis);
+    }
+    s.judge(Timestamp(1));
+    (1..).take(prompts.len()).filter(|id| late_of(&s, *id)).collect()
+}
+
+#[test]
+fn a_late_request_is_in_time_again_only_with_two_steps_to_spare() {
+    // 1,000 us of work take 1,050 us, as above, and two steps take 840 us.
+    assert_eq!(judged_late(&[(100, 1.06, false)]), []);
+    assert_eq!(judged_late(&[(100, 1.88, true)]), [1]);
+    assert_eq!(judged_late(&[(100, 1.90, true)]), []);
+}
+
+#[test]
+fn the_time_to_spare_moves_a_late_request_before_one_with_an_earlier_deadline() {
+    // Less two steps, the late request is due at 2,160 us, before the other. Each of the two takes 1,155 us, both together
+    // 2,310 us: more than until the late one's deadline less two steps, and less than until the other's.
+    assert_eq!(judged_late(&[(110, 3.0, true), (110, 2.5, false)]), []);
+}
+
 #[test]
 fn a_request_is_judged_by_its_new_tier_and_no_more_when_it_has_left() {
     let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
