@@ -5,23 +5,37 @@
 pub(crate) enum Isa {
     /// Kernels in plain Rust: they run on any processor, and are the reference for the vector kernels.
     Portable,
-    /// Kernels with AVX2, FMA and F16C. Only [`Isa::detect`] makes this value, after asking the processor, so that
+    /// Kernels with AVX2, FMA and F16C. Only [`Isa::available`] makes this value, after asking the processor, so that
     /// calling the AVX2 kernels is sound.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Kernels with AVX-512 F and VNNI for products with quantized weights, and the AVX2 kernels for all else. Only
+    /// [`Isa::available`] makes this value, after asking the processor for these features and those of [`Isa::Avx2`],
+    /// so that calling the kernels is sound.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Isa {
-    /// Returns the best instruction set with kernels that this processor has.
-    pub(crate) fn detect() -> Isa {
+    /// Returns the instruction sets with kernels that this processor has, the best one last.
+    pub(crate) fn available() -> Vec<Isa> {
+        let mut isas = vec![Isa::Portable];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
         {
-            return Isa::Avx2;
+            isas.push(Isa::Avx2);
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+                isas.push(Isa::Avx512);
+            }
         }
-        Isa::Portable
+        isas
+    }
+
+    /// Returns the best instruction set with kernels that this processor has.
+    pub(crate) fn detect() -> Isa {
+        Isa::available().pop().unwrap_or(Isa::Portable)
     }
 
     /// Returns the name of the CPU instruction set, for the log.
@@ -30,6 +44,8 @@ impl Isa {
             Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => "avx512",
         }
     }
 }

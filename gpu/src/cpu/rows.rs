@@ -60,9 +60,9 @@ pub(super) fn silu_mul(isa: Isa, row: &[f32], out: &mut [f32]) {
     match isa {
         Isa::Portable => silu_mul_body(row, out),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => {
+        Isa::Avx2 | Isa::Avx512 => {
             #[expect(unsafe_code, reason = "calls a function compiled for AVX2")]
-            // SAFETY: a value `Isa::Avx2` is made only if the processor has AVX2, which the called function needs.
+            // SAFETY: these values of `Isa` exist only where the processor has AVX2, which the called function needs.
             unsafe {
                 silu_mul_avx2(row, out)
             }

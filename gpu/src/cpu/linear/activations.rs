@@ -53,9 +53,9 @@ fn quantize_row(isa: Isa, row: &[f32], blocks: &mut [ActBlock]) {
     match isa {
         Isa::Portable => quantize_row_body(row, blocks),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => {
+        Isa::Avx2 | Isa::Avx512 => {
             #[expect(unsafe_code, reason = "calls a function compiled for AVX2")]
-            // SAFETY: `Isa::Avx2` exists only where the processor has AVX2.
+            // SAFETY: these values of `Isa` exist only where the processor has AVX2.
             unsafe {
                 quantize_row_avx2(row, blocks)
             }

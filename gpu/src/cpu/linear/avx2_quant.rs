@@ -44,9 +44,10 @@ fn halves(values: &[half::f16; QUANT_ROWS]) -> __m256 {
     _mm256_cvtph_ps(unsafe { _mm_load_si128(values.as_ptr().cast()) })
 }
 
+/// Loads 32 elements of one byte each.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn bytes<T>(values: &[T; 32]) -> __m256i {
+pub(super) fn bytes<T>(values: &[T; 32]) -> __m256i {
     const { assert!(size_of::<T>() == 1) };
     // SAFETY: `values` is 32 elements of one byte each.
     unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }

@@ -3,7 +3,7 @@
 //! always over the input features `k` in order.
 #![expect(
     unsafe_code,
-    reason = "kernels compiled for AVX2; threads write disjoint parts of the output"
+    reason = "kernels compiled for AVX2 and AVX-512; threads write disjoint parts of the output"
 )]
 
 mod activations;
@@ -11,6 +11,8 @@ mod activations;
 mod avx2_dense;
 #[cfg(target_arch = "x86_64")]
 mod avx2_quant;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -95,17 +97,24 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
     for segment in &w.segments {
         let height = segment.panels.rows();
         let panels = segment.n.div_ceil(height);
-        let step = outputs.div_ceil(height).max(1);
+        // Some kernels take two panels at a time.
+        let step = outputs.div_ceil(height).next_multiple_of(2).max(2);
         let ranges = (0..panels).step_by(step).map(|first| first..panels.min(first + step));
         spans.extend(ranges.map(|range| (segment, range)));
     }
     spans
 }
 
-/// Cuts a range of weight panels into ranges that stay in the L2 cache while several passes read them.
+/// Cuts a range of weight panels into ranges that stay in the L2 cache while several passes read them. Their lengths are
+/// multiples of `together`, except the last one's.
 #[cfg(target_arch = "x86_64")]
-fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = (PASSED_BYTES / (panel_blocks * size_of::<B>())).max(1);
+fn cached<B>(
+    panels: Range<usize>,
+    panel_blocks: usize,
+    together: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let step = PASSED_BYTES / (panel_blocks * size_of::<B>());
+    let step = (step / together * together).max(together);
     let end = panels.end;
     panels.step_by(step).map(move |first| first..end.min(first + step))
 }
@@ -134,6 +143,19 @@ impl Product<'_> {
                 Panels::Bf16(all) => self.avx2_dense(segment, all, panels, rows),
                 Panels::Q8(all) => self.avx2_q8(segment, all, panels, rows),
                 Panels::Q4(all) => self.avx2_q4(segment, all, panels, rows),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => match &segment.panels {
+                Panels::F32(all) => self.avx2_dense(segment, all, panels, rows),
+                Panels::Bf16(all) => self.avx2_dense(segment, all, panels, rows),
+                Panels::Q8(all) => {
+                    let rest = self.avx512_pairs(segment, all, panels, rows.clone());
+                    self.avx2_q8(segment, all, rest, rows);
+                }
+                Panels::Q4(all) => {
+                    let rest = self.avx512_pairs(segment, all, panels, rows.clone());
+                    self.avx2_q4(segment, all, rest, rows);
+                }
             },
         }
     }
@@ -178,7 +200,7 @@ impl Product<'_> {
                 while panels.len() >= $panels {
                     let packed = &all[panels.start * self.k..][..$panels * self.k];
                     tiles!(rows.clone(), $heights, |tile| {
-                        // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA
+                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA
                         // and F16C.
                         let sums = unsafe {
                             avx2_dense::tile::<_, $panels>(packed, tile.map(|row| self.x.row(row)))
@@ -211,14 +233,14 @@ impl Product<'_> {
     ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
         let pass = (Q8_PASS_BYTES / (blocks * size_of::<ActBlock>())).max(4) / 4 * 4;
-        for panels in cached::<Q8Block>(panels, blocks) {
+        for panels in cached::<Q8Block>(panels, blocks, 1) {
             for first in rows.clone().step_by(pass) {
                 let near = first..rows.end.min(first + pass);
                 for panel in panels.clone() {
                     let weights = &all[panel * blocks..][..blocks];
                     tiles!(near.clone(), [4, 3, 2, 1], |tile| {
                         let acts = tile.map(|row| self.acts.row(row));
-                        // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA
+                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA
                         // and F16C.
                         let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
                         for (row, sums) in tile.into_iter().zip(sums) {
@@ -244,14 +266,14 @@ impl Product<'_> {
         // many rows.
         let pass = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
-        for panels in cached::<Q4Block>(panels, blocks) {
+        for panels in cached::<Q4Block>(panels, blocks, 1) {
             for first in rows.clone().step_by(pass) {
                 let near = first..rows.end.min(first + pass);
                 let sums = &mut sums[..near.len()];
                 let acts = self.acts.rows(near.clone());
                 for panel in panels.clone() {
                     let weights = &all[panel * blocks..][..blocks];
-                    // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA and
+                    // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA and
                     // F16C.
                     unsafe { avx2_quant::q4(weights, acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {

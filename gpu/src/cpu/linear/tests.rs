@@ -17,12 +17,6 @@ const FORMATS: [(SourceType, WeightFormat); 5] = [
     (SourceType::Q8_0, WeightFormat::Auto),
 ];
 
-fn isas() -> Vec<Isa> {
-    let mut isas = vec![Isa::Portable, Isa::detect()];
-    isas.dedup();
-    isas
-}
-
 /// Returns random bytes that are a valid `[n, k]` weight matrix of the source type, with scales around 0.01.
 fn random_bytes(rng: &mut SmallRng, source: SourceType, n: usize, k: usize) -> Vec<u8> {
     if source == SourceType::F32 {
@@ -92,7 +86,7 @@ proptest! {
             let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
             let x = random_tensor(&mut rng, rows, k);
             let bias = with_bias.then(|| Vector { values: vec![0.25; n] });
-            for isa in isas() {
+            for isa in Isa::available() {
                 let out = product(&pool, isa, &w, bias.as_ref(), &x);
                 for (row, col) in [(0, 0), (rows - 1, n - 1), (rows / 2, n / 2), (rows - 1, 0)] {
                     let (expected, size) = reference(&w, bias.as_ref(), &x, row, col);
@@ -117,7 +111,7 @@ fn a_value_depends_on_its_inputs_alone_bit_for_bit() {
         let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
         let w = pack(&pools[0], &mut Arena::default(), &[part], format).unwrap();
         let x = random_tensor(&mut rng, 40, k);
-        for isa in isas() {
+        for isa in Isa::available() {
             let mut one_row = Tensor::new(1, k);
             let alone: Vec<Vec<u32>> = (0..40)
                 .map(|row| {
@@ -147,6 +141,36 @@ fn a_value_depends_on_its_inputs_alone_bit_for_bit() {
 }
 
 #[test]
+fn all_vector_kernels_give_the_same_bits() {
+    let mut rng = SmallRng::seed_from_u64(5);
+    let pool = Pool::start(2).unwrap();
+    // Odd numbers of panels, a last panel that is not full, several passes, and rows of weights so long that fewer than two
+    // panels fit the L2 cache's part.
+    for (n, k, rows) in [(203, 96, 50), (40, 160, 3), (32, 14_400, 4), (8, 64, 7)] {
+        for (source, format) in FORMATS {
+            let bytes = random_bytes(&mut rng, source, n, k);
+            let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
+            let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
+            let x = random_tensor(&mut rng, rows, k);
+            let bits = |isa| {
+                let out = product(&pool, isa, &w, None, &x);
+                out.values().iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
+            };
+            let vector = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable);
+            let outs: Vec<(Isa, Vec<u32>)> = vector.map(|isa| (isa, bits(isa))).collect();
+            for two in outs.windows(2) {
+                assert!(
+                    two[0].1 == two[1].1,
+                    "{n} {k} {rows} {source:?} {:?} {:?}",
+                    two[0].0,
+                    two[1].0
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
     let pool = Pool::start(1).unwrap();
     let (n, k) = (8, 64);
@@ -163,7 +187,7 @@ fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
     x.set_rows(2);
     x.values_mut()[..k].fill(127.0);
     x.values_mut()[k..].fill(-127.0);
-    for isa in isas() {
+    for isa in Isa::available() {
         for (source, bytes, expected) in [
             (SourceType::Q8_0, &q8, 32.0 * 127.0 * (127.0 - 128.0)),
             (SourceType::Q4_1, &q4, 64.0 * 127.0 * 15.0),
@@ -188,7 +212,7 @@ fn faults_in_a_row_stay_visible_and_stay_in_the_row() {
         let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
         let mut x = random_tensor(&mut rng, 5, k);
         x.values_mut()[2 * k + 7] = f32::NAN;
-        for isa in isas() {
+        for isa in Isa::available() {
             let out = product(&pool, isa, &w, None, &x);
             assert!(out.row(2).iter().all(|value| value.is_nan()), "{source:?} {isa:?}");
             for row in [0, 1, 3, 4] {
