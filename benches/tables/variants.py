@@ -68,6 +68,7 @@ CONSTANTS = [
     ("scheduler/lateness/deadlines", "SHARE_MIN", "share of the time", None),
     ("scheduler/lateness/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
     ("scheduler/lateness/deadlines", "OPTIMISM", "multiple of 1.25 (background: 0.7)", None),
+    ("scheduler/lateness/deadlines", "RECOVERY_STEPS", "steps", (0, 1, 4)),
     ("scheduler/lateness/deadlines", "MEMORY_US", "multiple of 3 s (background: 60 s)", None),
     ("scheduler/queue/length_predictor", "SMOOTHING", "weight of a new request", None),
     ("scheduler/cost", "SMOOTHING", "weight of a new step", None),
