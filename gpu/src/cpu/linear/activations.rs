@@ -14,11 +14,14 @@ pub(crate) struct ActBlock {
     /// Sum of the block's dequantized activations, `Σ scale * values[i]`. Products multiply it by the minimum of a
     /// block of 4-bit weights.
     pub(crate) sum: f32,
+    /// `128 Σ values[i]`. Products with 8-bit weights plus 128 subtract it.
+    pub(crate) excess: i32,
     pub(crate) values: [i8; QUANT_LEN],
 }
 
 impl ActBlock {
-    pub(crate) const ZERO: ActBlock = ActBlock { scale: 0.0, sum: 0.0, values: [0; QUANT_LEN] };
+    pub(crate) const ZERO: ActBlock =
+        ActBlock { scale: 0.0, sum: 0.0, excess: 0, values: [0; QUANT_LEN] };
 }
 
 /// Rows of activations, quantized to 8 bits. The memory is reused from one matrix product to the next.
@@ -87,7 +90,7 @@ fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
     if !max.is_finite() {
         // Quantizes a block that holds NaN or infinity to NaN, so that it reaches the logits, where sampling reports
         // it.
-        return ActBlock { scale: f32::NAN, sum: f32::NAN, values: [0; QUANT_LEN] };
+        return ActBlock { scale: f32::NAN, sum: f32::NAN, ..ActBlock::ZERO };
     }
     if max < f32::MIN_POSITIVE * 256.0 {
         return ActBlock::ZERO;
@@ -102,6 +105,7 @@ fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
         sum += i32::from(rounded);
     }
     block.sum = block.scale * sum as f32;
+    block.excess = 128 * sum;
     block
 }
 
@@ -118,6 +122,7 @@ mod tests {
         }
         let sum: i32 = block.values.iter().map(|q| i32::from(*q)).sum();
         assert_eq!(block.sum, block.scale * sum as f32);
+        assert_eq!(block.excess, 128 * sum);
         assert_eq!(block.values.iter().map(|q| q.unsigned_abs()).max(), Some(127));
     }
 

@@ -14,8 +14,7 @@ use std::arch::x86_64::{
     _mm512_and_si512, _mm512_castsi256_si512, _mm512_cvtepi32_ps, _mm512_cvtph_ps,
     _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_load_ps,
     _mm512_mask_shuffle_epi32, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_store_ps, _mm512_sub_epi32,
-    _mm512_xor_si512,
+    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_store_ps, _mm512_sub_epi32, _mm512_xor_si512,
 };
 use std::ops::Range;
 
@@ -65,11 +64,9 @@ pub(super) struct Q4Lanes {
 
 /// Two blocks of 8-bit weights.
 pub(super) struct Q8Lanes {
-    /// Weights of each group of four neighbouring columns.
+    /// Weights of each group of four neighbouring columns, plus 128: 0 to 255.
     weights: [__m512i; 8],
     scales: __m512,
-    /// 128 times the sum of an output row's weights.
-    excess: __m512i,
 }
 
 /// Returns the bytes of the same part of two neighbouring panels' blocks.
@@ -90,18 +87,23 @@ fn halves(low: &[half::f16; QUANT_ROWS], high: &[half::f16; QUANT_ROWS]) -> __m5
     _mm512_cvtph_ps(_mm256_set_m128i(half(high), half(low)))
 }
 
-/// Broadcasts four neighbouring activations of a quantized block (its group number `group`, at most 7).
+/// Returns the dot product of each output row's weights (unsigned bytes, eight groups of four columns) and a row's
+/// activations.
 ///
 /// # Safety
 ///
 /// `act` points to an activation block.
 #[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn four(act: *const ActBlock, group: usize) -> __m512i {
-    debug_assert!(group < QUANT_LEN / 4);
-    // SAFETY: the caller promises an activation block, which holds eight groups of four bytes.
-    let word = unsafe { (&raw const (*act).values).cast::<i32>().add(group).read_unaligned() };
-    _mm512_set1_epi32(word)
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn dots(weights: &[__m512i; 8], act: *const ActBlock) -> __m512i {
+    // Two sums, because an addition to a sum waits for the one before.
+    let mut dots = [_mm512_setzero_si512(); 2];
+    for (group, weights) in weights.iter().enumerate() {
+        // SAFETY: the caller promises an activation block, which holds eight groups of four bytes.
+        let four = unsafe { (&raw const (*act).values).cast::<i32>().add(group).read_unaligned() };
+        dots[group % 2] = _mm512_dpbusd_epi32(dots[group % 2], *weights, _mm512_set1_epi32(four));
+    }
+    _mm512_add_epi32(dots[0], dots[1])
 }
 
 impl Block for Q4Block {
@@ -135,14 +137,9 @@ impl Block for Q4Block {
         let (act_sum, act_scale) = unsafe { ((*act).sum, (*act).scale) };
         let sums = _mm512_fmadd_ps(lanes.mins, _mm512_set1_ps(act_sum), sums);
         let scales = _mm512_mul_ps(lanes.scales, _mm512_set1_ps(act_scale));
-        let mut dots = [_mm512_setzero_si512(); 2];
-        for (group, weights) in lanes.weights.iter().enumerate() {
-            // SAFETY: the caller promises that `act` points to an activation block.
-            let values = unsafe { four(act, group) };
-            dots[group % 2] = _mm512_dpbusd_epi32(dots[group % 2], *weights, values);
-        }
-        let dots = _mm512_cvtepi32_ps(_mm512_add_epi32(dots[0], dots[1]));
-        _mm512_fmadd_ps(dots, scales, sums)
+        // SAFETY: the caller promises that `act` points to an activation block.
+        let dots = unsafe { dots(&lanes.weights, act) };
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scales, sums)
     }
 }
 
@@ -150,33 +147,26 @@ impl Block for Q8Block {
     type Lanes = Q8Lanes;
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512vnni,f16c")]
+    #[target_feature(enable = "avx512f,f16c")]
     unsafe fn decode([low, high]: [&Q8Block; 2]) -> Q8Lanes {
-        let weights: [__m512i; 8] =
-            std::array::from_fn(|group| joined(&low.weights[group], &high.weights[group]));
-        let ones = _mm512_set1_epi8(1);
-        let sum = weights
-            .iter()
-            .fold(_mm512_setzero_si512(), |sum, weights| _mm512_dpbusd_epi32(sum, ones, *weights));
-        let scales = halves(&low.scales, &high.scales);
-        Q8Lanes { weights, scales, excess: _mm512_slli_epi32::<7>(sum) }
+        // Flipping the sign bit of a byte adds 128.
+        let signs = _mm512_set1_epi8(-128);
+        let weights = |group: usize| joined(&low.weights[group], &high.weights[group]);
+        Q8Lanes {
+            weights: std::array::from_fn(|group| _mm512_xor_si512(weights(group), signs)),
+            scales: halves(&low.scales, &high.scales),
+        }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
     unsafe fn add(lanes: &Q8Lanes, act: *const ActBlock, sums: __m512) -> __m512 {
-        // One factor of the instruction must be unsigned: each activation plus 128, which flips its sign bit. The dot
-        // product is then too large by 128 times the sum of the weights.
-        let offset = _mm512_set1_epi8(-128);
-        let mut dots = [_mm512_setzero_si512(); 2];
-        for (group, weights) in lanes.weights.iter().enumerate() {
-            // SAFETY: the caller promises that `act` points to an activation block.
-            let values = unsafe { _mm512_xor_si512(four(act, group), offset) };
-            dots[group % 2] = _mm512_dpbusd_epi32(dots[group % 2], values, *weights);
-        }
-        let dots = _mm512_sub_epi32(_mm512_add_epi32(dots[0], dots[1]), lanes.excess);
         // SAFETY: the caller promises that `act` points to an activation block.
-        let scales = _mm512_mul_ps(lanes.scales, _mm512_set1_ps(unsafe { (*act).scale }));
+        let (excess, act_scale) = unsafe { ((*act).excess, (*act).scale) };
+        let scales = _mm512_mul_ps(lanes.scales, _mm512_set1_ps(act_scale));
+        // SAFETY: the caller promises that `act` points to an activation block.
+        let dots = unsafe { dots(&lanes.weights, act) };
+        let dots = _mm512_sub_epi32(dots, _mm512_set1_epi32(excess));
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scales, sums)
     }
 }
