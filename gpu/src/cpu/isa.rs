@@ -18,9 +18,9 @@ pub(crate) enum Isa {
 
 impl Isa {
     /// Returns the instruction sets with kernels that this processor has, the best one last.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn available() -> Vec<Isa> {
         let mut isas = vec![Isa::Portable];
-        #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
@@ -31,6 +31,12 @@ impl Isa {
             }
         }
         isas
+    }
+
+    /// Returns the instruction sets with kernels that this processor has, the best one last.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn available() -> Vec<Isa> {
+        vec![Isa::Portable]
     }
 
     /// Returns the best instruction set with kernels that this processor has.

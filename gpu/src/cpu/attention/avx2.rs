@@ -25,7 +25,8 @@ impl Avx2 {
     /// Returns the AVX2 kernels if the processor has AVX2, FMA and F16C and the kernels support the block size and head
     /// width.
     pub(super) fn new(isa: Isa, block_size: usize, head_dim: usize) -> Option<Avx2> {
-        (isa != Isa::Portable && Self::fits(block_size, head_dim)).then_some(Avx2(()))
+        let has_avx2 = matches!(isa, Isa::Avx2 | Isa::Avx512);
+        (has_avx2 && Self::fits(block_size, head_dim)).then_some(Avx2(()))
     }
 
     /// Whether the kernels support the block size and head width: both are multiples of eight, and no block straddles

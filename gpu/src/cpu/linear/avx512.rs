@@ -3,11 +3,12 @@
 //! Two weight panels are multiplied at a time: a vector of weights holds four neighbouring columns of each of sixteen
 //! output rows. A block is decoded once, into eight such vectors, for all activation rows of a pass. Within a block
 //! of 32 columns the sum is exact, in integers, and blocks are added in order, with the multiply-adds of the AVX2
-//! kernels. So an output element has the same bits as with these.
+//! kernels. So an output element has the same bits as with the AVX2 kernels.
 
 use super::activations::ActBlock;
 use super::avx2_quant::bytes;
 use super::{Product, cached};
+use crate::cpu::isa::Isa;
 use crate::cpu::weights::{Q4Block, Q8Block, QUANT_LEN, QUANT_ROWS, Segment};
 use std::arch::x86_64::{
     __m128i, __m512, __m512i, _mm_loadu_si128, _mm256_set_m128i, _mm512_add_epi32,
@@ -21,14 +22,14 @@ use std::ops::Range;
 /// Number of output rows of two weight panels.
 const PAIR_ROWS: usize = 2 * QUANT_ROWS;
 /// Least number of activation rows for which decoding the blocks of two panels pays. The AVX2 kernels compute fewer.
-const ROWS_MIN: usize = 3;
-/// Largest size of the quantized activations in one pass over two weight panels, bytes. The activations stay in the L1
-/// cache beside the panels.
+pub(super) const ROWS_MIN: usize = 3;
+/// Largest size of the quantized activations in one pass (of at least 8 rows) over two weight panels, bytes. The
+/// activations stay in the L1 cache beside the panels.
 const PASS_BYTES: usize = 24 << 10;
 /// Most activation rows in one pass over two weight panels, so that the sums of the rows also stay in the L1 cache.
 const PASS_ROWS: usize = 24;
 
-/// Sums of products of one activation row and two weight panels (sixteen output rows), a cache line.
+/// Sums of products of one activation row and two weight panels (sixteen output rows), aligned to a cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Sums([f32; PAIR_ROWS]);
@@ -42,14 +43,14 @@ pub(super) trait Block: Copy {
     ///
     /// # Safety
     ///
-    /// The processor has AVX-512 F and F16C.
+    /// The processor has AVX-512 F and VNNI, and F16C.
     unsafe fn decode(blocks: [&Self; 2]) -> Self::Lanes;
 
     /// Adds the products of two decoded blocks and one row's activations to the row's sums.
     ///
     /// # Safety
     ///
-    /// The processor has AVX-512 F and VNNI. `act` points to an activation block. (With a reference, the compiler would
+    /// The processor has AVX-512 F and VNNI, and F16C. `act` points to an activation block. (With a reference, the compiler would
     /// merge the loads of the broadcasts and then broadcast from a register, which takes one more shuffle.)
     unsafe fn add(lanes: &Self::Lanes, act: *const ActBlock, sums: __m512) -> __m512;
 }
@@ -115,13 +116,14 @@ impl Block for Q4Block {
         let mask = _mm512_set1_epi8(15);
         let vector = |index: usize| joined(&low.nibbles[index], &high.nibbles[index]);
         let mut weights = [_mm512_setzero_si512(); 8];
-        for pair in 0..2 {
-            // `Q4Block::place` tells where the groups are. Even rows of the even group and odd rows of the odd group are in
-            // the lanes of their rows in the first vector; the others are in the neighbouring lanes of the second.
-            let (first, second) = (vector(2 * pair), vector(2 * pair + 1));
+        for even_group in [0, 2] {
+            // `Q4Block::place` tells where the groups are. The first vector holds even rows of the even group and odd rows
+            // of the odd group, in the lanes of the rows. The second vector holds odd rows of the even group and even rows
+            // of the odd group, each in the lane of the neighbouring row.
+            let (first, second) = (vector(even_group), vector(even_group + 1));
             let even = _mm512_mask_shuffle_epi32::<0b10_11_00_01>(first, 0xaaaa, second);
             let odd = _mm512_mask_shuffle_epi32::<0b10_11_00_01>(first, 0x5555, second);
-            for (group, both) in [(2 * pair, even), (2 * pair + 1, odd)] {
+            for (group, both) in [(even_group, even), (even_group + 1, odd)] {
                 weights[group] = _mm512_and_si512(both, mask);
                 weights[group + 4] = _mm512_and_si512(_mm512_srli_epi32::<4>(both), mask);
             }
@@ -209,6 +211,7 @@ impl Product<'_> {
         panels: Range<usize>,
         rows: Range<usize>,
     ) -> Range<usize> {
+        debug_assert_eq!(self.isa, Isa::Avx512);
         if rows.len() < ROWS_MIN {
             return panels;
         }

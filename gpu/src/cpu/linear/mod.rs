@@ -77,7 +77,7 @@ pub(crate) fn linear(
     }
     let row_block = (ROW_BLOCK_BYTES / (w.k * 2)).clamp(24, 512) / 12 * 12;
     let row_blocks = rows.div_ceil(row_block);
-    let spans = panel_spans(w, rows.min(row_block), pool.threads());
+    let spans = panel_spans(w, rows.min(row_block), (pool.threads(), isa));
     let out_cols = out.cols();
     let out = SharedMut::new(out.values_mut());
     let product = Product { isa, x, acts, bias, out, out_cols, k: w.k };
@@ -89,7 +89,11 @@ pub(crate) fn linear(
 }
 
 /// Cuts the panels of a weight matrix into ranges of about equal work for the threads.
-fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<usize>)> {
+fn panel_spans(
+    w: &Matrix,
+    rows: usize,
+    (threads, isa): (usize, Isa),
+) -> Vec<(&Segment, Range<usize>)> {
     let macs = w.n * w.k * rows;
     let wanted = (macs / CHUNK_MACS).clamp(1, threads * CHUNKS_PER_THREAD);
     let outputs = if threads == 1 { w.n } else { w.n.div_ceil(wanted) };
@@ -97,16 +101,25 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
     for segment in &w.segments {
         let height = segment.panels.rows();
         let panels = segment.n.div_ceil(height);
-        // Some kernels take two panels at a time.
-        let step = outputs.div_ceil(height).next_multiple_of(2).max(2);
+        let together = panels_together(isa, &segment.panels, rows);
+        let step = outputs.div_ceil(height).next_multiple_of(together).max(together);
         let ranges = (0..panels).step_by(step).map(|first| first..panels.min(first + step));
         spans.extend(ranges.map(|range| (segment, range)));
     }
     spans
 }
 
-/// Cuts a range of weight panels into ranges that stay in the L2 cache while several passes read them. Their lengths are
-/// multiples of `together`, except the last one's.
+/// Returns how many neighbouring weight panels the kernel for so many activation rows takes at a time.
+fn panels_together(isa: Isa, panels: &Panels, rows: usize) -> usize {
+    match (isa, panels) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, Panels::Q8(_) | Panels::Q4(_)) if rows >= avx512::ROWS_MIN => 2,
+        _ => 1,
+    }
+}
+
+/// Cuts a range of weight panels into ranges that stay in the L2 cache while several passes read them. The lengths of
+/// these ranges are multiples of `together`, except the last one's.
 #[cfg(target_arch = "x86_64")]
 fn cached<B>(
     panels: Range<usize>,
@@ -200,8 +213,8 @@ impl Product<'_> {
                 while panels.len() >= $panels {
                     let packed = &all[panels.start * self.k..][..$panels * self.k];
                     tiles!(rows.clone(), $heights, |tile| {
-                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA
-                        // and F16C.
+                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the
+                        // processor has AVX2, FMA and F16C.
                         let sums = unsafe {
                             avx2_dense::tile::<_, $panels>(packed, tile.map(|row| self.x.row(row)))
                         };
@@ -240,8 +253,8 @@ impl Product<'_> {
                     let weights = &all[panel * blocks..][..blocks];
                     tiles!(near.clone(), [4, 3, 2, 1], |tile| {
                         let acts = tile.map(|row| self.acts.row(row));
-                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA
-                        // and F16C.
+                        // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the
+                        // processor has AVX2, FMA and F16C.
                         let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
                         for (row, sums) in tile.into_iter().zip(sums) {
                             self.emit(segment, panel, row, &sums);
@@ -273,8 +286,8 @@ impl Product<'_> {
                 let acts = self.acts.rows(near.clone());
                 for panel in panels.clone() {
                     let weights = &all[panel * blocks..][..blocks];
-                    // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor has AVX2, FMA and
-                    // F16C.
+                    // SAFETY: this code runs only for `Isa::Avx2` and `Isa::Avx512`, which exist only if the processor
+                    // has AVX2, FMA and F16C.
                     unsafe { avx2_quant::q4(weights, acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {
                         self.emit(segment, panel, row, &sums.0);

@@ -145,9 +145,14 @@ fn all_vector_kernels_give_the_same_bits() {
     let mut rng = SmallRng::seed_from_u64(5);
     let pool = Pool::start(2).unwrap();
     // Odd numbers of panels, a last panel that is not full, several passes, and rows of weights so long that fewer than two
-    // panels fit the L2 cache's part.
-    for (n, k, rows) in [(203, 96, 50), (40, 160, 3), (32, 14_400, 4), (8, 64, 7)] {
+    // panels fit `PASSED_BYTES`.
+    for (n, ragged_k, rows) in
+        [(203_usize, 96_usize, 50), (40, 150, 3), (32, 14_400, 4), (8, 64, 7)]
+    {
         for (source, format) in FORMATS {
+            // Blocks of a quantized source are whole.
+            let k =
+                if source == SourceType::F32 { ragged_k } else { ragged_k.next_multiple_of(32) };
             let bytes = random_bytes(&mut rng, source, n, k);
             let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
             let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
@@ -173,7 +178,7 @@ fn all_vector_kernels_give_the_same_bits() {
 #[test]
 fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
     let pool = Pool::start(1).unwrap();
-    let (n, k) = (8, 64);
+    let (n, k) = (24, 64);
     let mut q8 = Vec::new();
     let mut q4 = Vec::new();
     for block in 0..n * k / 32 {
@@ -183,10 +188,13 @@ fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
         q4.extend(half::f16::ZERO.to_le_bytes());
         q4.extend([0xff; 16]);
     }
-    let mut x = Tensor::new(2, k);
-    x.set_rows(2);
-    x.values_mut()[..k].fill(127.0);
-    x.values_mut()[k..].fill(-127.0);
+    let mut x = Tensor::new(4, k);
+    x.set_rows(4);
+    x.values_mut()[..2 * k].fill(127.0);
+    x.values_mut()[2 * k..].fill(-127.0);
+    let mut few = Tensor::new(2, k);
+    few.set_rows(2);
+    few.values_mut().copy_from_slice(&x.values()[k..3 * k]);
     for isa in Isa::available() {
         for (source, bytes, expected) in [
             (SourceType::Q8_0, &q8, 32.0 * 127.0 * (127.0 - 128.0)),
@@ -194,9 +202,12 @@ fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
         ] {
             let part = MatrixPart { n, k, source, bytes, row_order: None };
             let w = pack(&pool, &mut Arena::default(), &[part], WeightFormat::Auto).unwrap();
-            let out = product(&pool, isa, &w, None, &x);
-            assert_eq!(out.row(0), [expected; 8], "{source:?} {isa:?}");
-            assert_eq!(out.row(1), [-expected; 8], "{source:?} {isa:?}");
+            // Two activation rows and four: AVX-512 kernels take only more than two.
+            for (x, rows) in [(&few, [0, 1]), (&x, [1, 2])] {
+                let out = product(&pool, isa, &w, None, x);
+                assert_eq!(out.row(rows[0]), [expected; 24], "{source:?} {isa:?}");
+                assert_eq!(out.row(rows[1]), [-expected; 24], "{source:?} {isa:?}");
+            }
         }
     }
 }
