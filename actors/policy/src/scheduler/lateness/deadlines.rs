@@ -11,9 +11,10 @@
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts as
-//! in time again only with some steps to spare ([`RECOVERY_STEPS`]), so that requests near the limit do not displace each
-//! other in turn, each with a part of its prompt computed. A late request that has waited too long is served first of its
-//! tier after all (see [`crate::scheduler::lateness::starvation`]).
+//! in time again only if its first token has some steps of slack ([`RECOVERY_STEPS`]): its prompt must be done so much
+//! before the deadline. Without this rule, requests with little slack change places from step to step, and the device
+//! computes parts of prompts that are given up later. A late request that has waited too long is served first of its tier
+//! after all (see [`crate::scheduler::lateness::starvation`]).
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -44,7 +45,7 @@ const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
 /// requests of the tier wait.
 const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
 
-/// Time that a late request must have to spare before its deadline to count as in time again, as a number of steps.
+/// Slack of its first token that a late request needs to count as in time again, as a number of steps.
 const RECOVERY_STEPS: f64 = 2.0;
 
 /// Sort key of a request that waits for its first token: tier, deadline and id.
@@ -119,7 +120,8 @@ struct Prompt {
     seq: SeqId,
     tenant: Salt,
     weight: Weight,
-    /// Time until the prompt's deadline, less the time that a late request must have to spare, us; may be negative.
+    /// Time until the prompt must be done, us: until its deadline, or, if its request was late, until the slack that the
+    /// request needs to be in time again before the deadline. Negative if this moment has passed.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
@@ -137,7 +139,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// Returns a request that is judged at `now`. The next steps take `step_us`.
+    /// Returns a request that is judged at `now`. A step takes `step_us`.
     fn new(
         entry: Entry,
         sequence: &Sequence,
@@ -145,8 +147,8 @@ impl Judged {
         now: Timestamp,
     ) -> Judged {
         let (_, deadline, _) = entry;
-        let spare_us = if sequence.service.late { RECOVERY_STEPS * step_us } else { 0.0 };
-        let due_us = deadline.0 as f64 - now.0 as f64 - spare_us;
+        let slack_us = if sequence.service.late { RECOVERY_STEPS * step_us } else { 0.0 };
+        let due_us = deadline.0 as f64 - now.0 as f64 - slack_us;
         Judged {
             entry,
             prompt: prompt(sequence, due_us, basis),

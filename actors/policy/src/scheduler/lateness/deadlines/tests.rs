@@ -287,7 +287,7 @@ fn judged_late(prompts: &[(u32, f64, bool)]) -> Vec<u64> {
 }
 
 #[test]
-fn a_late_request_is_in_time_again_only_with_two_steps_to_spare() {
+fn a_late_request_is_in_time_again_only_with_two_steps_of_slack() {
     // 1,000 us of work take 1,050 us, as above, and two steps take 840 us.
     assert_eq!(judged_late(&[(100, 1.06, false)]), []);
     assert_eq!(judged_late(&[(100, 1.88, true)]), [1]);
@@ -295,9 +295,9 @@ fn a_late_request_is_in_time_again_only_with_two_steps_to_spare() {
 }
 
 #[test]
-fn the_time_to_spare_moves_a_late_request_before_one_with_an_earlier_deadline() {
-    // Less two steps, the late request is due at 2,160 us, before the other. Each of the two takes 1,155 us, both together
-    // 2,310 us: more than until the late one's deadline less two steps, and less than until the other's.
+fn a_late_request_that_needs_slack_may_come_before_one_with_an_earlier_deadline() {
+    // The late request must be done two steps before its deadline: at 2,160 us. The other request must be done at 2,500 us.
+    // Each takes 1,155 us. In this order both are in time; in the order of deadlines, the second would end at 2,310 us.
     assert_eq!(judged_late(&[(110, 3.0, true), (110, 2.5, false)]), []);
 }
 
