@@ -68,7 +68,7 @@ fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
 /// to hide the latency of memory, and the hardware prefetcher stops at every page boundary.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn prefetch<B>(block: &B) {
+pub(super) fn prefetch<B>(block: &B) {
     let ahead = std::ptr::from_ref(block).cast::<i8>().wrapping_add(AHEAD_BYTES);
     for line in 0..size_of::<B>().div_ceil(64) {
         _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64));

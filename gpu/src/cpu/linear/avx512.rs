@@ -6,7 +6,7 @@
 //! kernels. So an output element has the same bits as with the AVX2 kernels.
 
 use super::activations::ActBlock;
-use super::avx2_quant::bytes;
+use super::avx2_quant::{bytes, prefetch};
 use super::{Product, cached};
 use crate::cpu::isa::Isa;
 use crate::cpu::weights::{Q4Block, Q8Block, QUANT_LEN, QUANT_ROWS, Segment};
@@ -21,8 +21,8 @@ use std::ops::Range;
 
 /// Number of output rows of two weight panels.
 const PAIR_ROWS: usize = 2 * QUANT_ROWS;
-/// Least number of activation rows for which decoding the blocks of two panels pays. The AVX2 kernels compute fewer.
-pub(super) const ROWS_MIN: usize = 3;
+/// Least number of activation rows for which decoding the blocks of two panels pays. The AVX2 kernels compute one row.
+pub(super) const ROWS_MIN: usize = 2;
 /// Largest size of the quantized activations in one pass (of at least 8 rows) over two weight panels, bytes. The
 /// activations stay in the L1 cache beside the panels.
 const PASS_BYTES: usize = 24 << 10;
@@ -185,6 +185,8 @@ unsafe fn pair<B: Block>(panels: [&[B]; 2], acts: &[ActBlock], sums: &mut [Sums]
     assert!(acts.len() == low.len() * sums.len(), "rows of the panels' width");
     sums.fill(Sums([0.0; PAIR_ROWS]));
     for (index, blocks) in low.iter().zip(high).enumerate() {
+        prefetch(blocks.0);
+        prefetch(blocks.1);
         // SAFETY: the caller promises the features that decoding needs.
         let lanes = unsafe { B::decode([blocks.0, blocks.1]) };
         let mut act = acts.as_ptr().wrapping_add(index);
