@@ -57,7 +57,7 @@ pub(super) trait Block: Copy {
 
 /// Two blocks of 4-bit weights.
 pub(super) struct Q4Lanes {
-    /// Weights of each group of four neighbouring columns, 0 to 15.
+    /// Weights (0 to 15), a vector for each group of four neighbouring columns.
     weights: [__m512i; 8],
     scales: __m512,
     mins: __m512,
@@ -65,7 +65,7 @@ pub(super) struct Q4Lanes {
 
 /// Two blocks of 8-bit weights.
 pub(super) struct Q8Lanes {
-    /// Weights of each group of four neighbouring columns, plus 128: 0 to 255.
+    /// Weights plus 128 (0 to 255), a vector for each group of four neighbouring columns.
     weights: [__m512i; 8],
     scales: __m512,
 }

@@ -45,7 +45,7 @@ const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
 /// requests of the tier wait.
 const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
 
-/// Slack of its first token that a late request needs to count as in time again, as a number of steps.
+/// Slack, in steps, that the first token of a late request needs before the request counts as in time again.
 const RECOVERY_STEPS: f64 = 2.0;
 
 /// Sort key of a request that waits for its first token: tier, deadline and id.
@@ -120,8 +120,8 @@ struct Prompt {
     seq: SeqId,
     tenant: Salt,
     weight: Weight,
-    /// Time until the prompt must be done, us: until its deadline, or, if its request was late, until the slack that the
-    /// request needs to be in time again before the deadline. Negative if this moment has passed.
+    /// Time until the prompt must be done, us; negative if this moment has passed. The prompt of a request that was late
+    /// must be done [`RECOVERY_STEPS`] steps before its deadline, any other prompt at its deadline.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
