@@ -5,13 +5,13 @@
 pub(crate) enum Isa {
     /// Kernels in plain Rust: they run on any processor, and are the reference for the vector kernels.
     Portable,
-    /// Kernels with AVX2, FMA and F16C. Only [`Isa::available`] makes this value, after asking the processor, so that
-    /// calling the AVX2 kernels is sound.
+    /// Kernels with AVX2, FMA and F16C. Only [`Isa::available`] makes this value, and only if the processor has these
+    /// features. So calling the AVX2 kernels is sound.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// Kernels with AVX-512 F and VNNI for products with quantized weights, and the AVX2 kernels for all else. Only
-    /// [`Isa::available`] makes this value, after asking the processor for these features and those of [`Isa::Avx2`],
-    /// so that calling the kernels is sound.
+    /// [`Isa::available`] makes this value, and only if the processor has AVX-512 F, VNNI and the features of
+    /// [`Isa::Avx2`]. So calling the kernels is sound.
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }

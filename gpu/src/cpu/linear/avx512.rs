@@ -1,9 +1,9 @@
 //! Products of 8-bit activations and quantized weights with AVX-512 and its dot products of bytes (VNNI).
 //!
 //! Two weight panels are multiplied at a time: a vector of weights holds four neighbouring columns of each of sixteen
-//! output rows. A block is decoded once, into eight such vectors, for all activation rows of a pass. Within a block
-//! of 32 columns the sum is exact, in integers, and blocks are added in order, with the multiply-adds of the AVX2
-//! kernels. So an output element has the same bits as with the AVX2 kernels.
+//! output rows. The same block of two panels is decoded once, into eight such vectors, for all activation rows of a
+//! pass. The sum of a block's 32 columns is an integer, so it is exact. The sums of blocks are added in order, by the
+//! same multiply-adds as in the AVX2 kernels. So an output element has the same bits as with the AVX2 kernels.
 
 use super::activations::ActBlock;
 use super::avx2_quant::{bytes, prefetch};
@@ -34,12 +34,13 @@ const PASS_ROWS: usize = 24;
 #[repr(C, align(64))]
 struct Sums([f32; PAIR_ROWS]);
 
-/// Block of quantized weights that can be decoded into vectors together with the same block of the next panel.
+/// Type of the blocks of a panel of quantized weights. A kernel decodes two blocks of this type into vectors: those of
+/// the same 32 columns in two neighbouring panels.
 pub(super) trait Block: Copy {
-    /// Two decoded blocks.
+    /// Vectors of two decoded blocks.
     type Lanes;
 
-    /// Decodes the same block of two neighbouring panels.
+    /// Decodes two blocks: those of the same 32 columns in two neighbouring panels.
     ///
     /// # Safety
     ///
@@ -50,8 +51,9 @@ pub(super) trait Block: Copy {
     ///
     /// # Safety
     ///
-    /// The processor has AVX-512 F and VNNI, and F16C. `act` points to an activation block. (With a reference, the compiler would
-    /// merge the loads of the broadcasts and then broadcast from a register, which takes one more shuffle.)
+    /// The processor has AVX-512 F and VNNI, and F16C. `act` points to an activation block. (If `act` were a reference,
+    /// the compiler would merge the loads of the broadcasts and then broadcast from a register, which takes one more
+    /// shuffle.)
     unsafe fn add(lanes: &Self::Lanes, act: *const ActBlock, sums: __m512) -> __m512;
 }
 
@@ -70,14 +72,15 @@ pub(super) struct Q8Lanes {
     scales: __m512,
 }
 
-/// Returns the bytes of the same part of two neighbouring panels' blocks.
+/// Returns 32 bytes of a block of one panel, followed by the same 32 bytes of the block of the next panel.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn joined<T>(low: &[T; 32], high: &[T; 32]) -> __m512i {
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(bytes(low)), bytes(high))
 }
 
-/// Returns the scales or the minimums of two neighbouring panels' blocks.
+/// Returns eight numbers (scales or minimums) of a block of one panel, followed by those of the block of the next
+/// panel.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn halves(low: &[half::f16; QUANT_ROWS], high: &[half::f16; QUANT_ROWS]) -> __m512 {
@@ -97,10 +100,11 @@ fn halves(low: &[half::f16; QUANT_ROWS], high: &[half::f16; QUANT_ROWS]) -> __m5
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn dots(weights: &[__m512i; 8], act: *const ActBlock) -> __m512i {
-    // Two sums, because an addition to a sum waits for the one before.
+    // Two sums, because each addition to a sum waits for the sum's previous addition.
     let mut dots = [_mm512_setzero_si512(); 2];
     for (group, weights) in weights.iter().enumerate() {
-        // SAFETY: the caller promises an activation block, which holds eight groups of four bytes.
+        // SAFETY: the caller promises that `act` points to an activation block. An activation block holds eight groups
+        // of four bytes, and `group` is at most 7.
         let four = unsafe { (&raw const (*act).values).cast::<i32>().add(group).read_unaligned() };
         dots[group % 2] = _mm512_dpbusd_epi32(dots[group % 2], *weights, _mm512_set1_epi32(four));
     }
@@ -117,9 +121,9 @@ impl Block for Q4Block {
         let vector = |index: usize| joined(&low.nibbles[index], &high.nibbles[index]);
         let mut weights = [_mm512_setzero_si512(); 8];
         for even_group in [0, 2] {
-            // `Q4Block::place` tells where the groups are. The first vector holds even rows of the even group and odd rows
-            // of the odd group, in the lanes of the rows. The second vector holds odd rows of the even group and even rows
-            // of the odd group, each in the lane of the neighbouring row.
+            // `Q4Block::place` tells where the groups are. The first vector holds even rows of the even group and odd
+            // rows of the odd group, in the lanes of the rows. The second vector holds odd rows of the even group and
+            // even rows of the odd group, each in the lane of the neighbouring row.
             let (first, second) = (vector(even_group), vector(even_group + 1));
             let even = _mm512_mask_shuffle_epi32::<0b10_11_00_01>(first, 0xaaaa, second);
             let odd = _mm512_mask_shuffle_epi32::<0b10_11_00_01>(first, 0x5555, second);
@@ -187,13 +191,13 @@ unsafe fn pair<B: Block>(panels: [&[B]; 2], acts: &[ActBlock], sums: &mut [Sums]
     for (index, blocks) in low.iter().zip(high).enumerate() {
         prefetch(blocks.0);
         prefetch(blocks.1);
-        // SAFETY: the caller promises the features that decoding needs.
+        // SAFETY: the caller promises that the processor has AVX-512 F and VNNI, and F16C.
         let lanes = unsafe { B::decode([blocks.0, blocks.1]) };
         let mut act = acts.as_ptr().wrapping_add(index);
         for sums in &mut *sums {
-            // SAFETY: the caller promises the features. `act` is in the activation row of these sums: the function asserts
-            // that `acts` holds as many rows of the panels' length as there are sums. The sums are sixteen floats,
-            // aligned by their type.
+            // SAFETY: the caller promises that the processor has AVX-512 F and VNNI, and F16C. `act` points into the
+            // activation row of these sums: the function asserts that `acts` holds as many rows of the panels' length
+            // as there are sums. The sums are sixteen floats, aligned by their type.
             unsafe {
                 let sum = B::add(&lanes, act, _mm512_load_ps(sums.0.as_ptr()));
                 _mm512_store_ps(sums.0.as_mut_ptr(), sum);
@@ -204,8 +208,8 @@ unsafe fn pair<B: Block>(panels: [&[B]; 2], acts: &[ActBlock], sums: &mut [Sums]
 }
 
 impl Product<'_> {
-    /// Computes the outputs of pairs of neighbouring weight panels for the activation rows `rows`, if these are enough.
-    /// Returns the panels that are left.
+    /// Computes the outputs of pairs of neighbouring weight panels for the activation rows `rows`. With fewer rows than
+    /// [`ROWS_MIN`], computes no output. Returns the panels whose outputs are left to compute.
     pub(super) fn avx512_pairs<B: Block>(
         &self,
         segment: &Segment,
@@ -231,8 +235,8 @@ impl Product<'_> {
                 let acts = self.acts.rows(near.clone());
                 for panel in pairs.clone().step_by(2) {
                     let (low, high) = all[panel * blocks..][..2 * blocks].split_at(blocks);
-                    // SAFETY: this code runs only for `Isa::Avx512`, which exists only if the processor has AVX-512 F
-                    // and VNNI, and F16C.
+                    // SAFETY: this code runs only for `Isa::Avx512`, a value that exists only if the processor has
+                    // AVX-512 F and VNNI, and F16C.
                     unsafe { pair([low, high], acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {
                         self.emit_pair(segment, panel, row, &sums.0);

@@ -102,14 +102,14 @@ fn panel_spans(
         let height = segment.panels.rows();
         let panels = segment.n.div_ceil(height);
         let together = panels_together(isa, &segment.panels, rows);
-        let step = outputs.div_ceil(height).next_multiple_of(together).max(together);
+        let step = outputs.div_ceil(height).next_multiple_of(together);
         let ranges = (0..panels).step_by(step).map(|first| first..panels.min(first + step));
         spans.extend(ranges.map(|range| (segment, range)));
     }
     spans
 }
 
-/// Returns how many neighbouring weight panels the kernel for so many activation rows takes at a time.
+/// Returns how many neighbouring weight panels a kernel multiplies at a time with `rows` activation rows.
 fn panels_together(isa: Isa, panels: &Panels, rows: usize) -> usize {
     match (isa, panels) {
         #[cfg(target_arch = "x86_64")]

@@ -144,8 +144,8 @@ fn a_value_depends_on_its_inputs_alone_bit_for_bit() {
 fn all_vector_kernels_give_the_same_bits() {
     let mut rng = SmallRng::seed_from_u64(5);
     let pool = Pool::start(2).unwrap();
-    // Odd numbers of panels, a last panel that is not full, several passes, and rows of weights so long that fewer than two
-    // panels fit `PASSED_BYTES`.
+    // Odd numbers of panels, a last panel that is not full, several passes, and rows of weights so long that fewer than
+    // two panels fit `PASSED_BYTES`.
     for (n, ragged_k, rows) in
         [(203_usize, 96_usize, 50), (40, 150, 3), (32, 14_400, 4), (8, 64, 7)]
     {

@@ -6,15 +6,15 @@
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
 //! whose work divided by the tenant's weight is the largest is given up.
 //!
-//! Prompts get a share of the device's time, and streams get the rest. Divided by this share, the work of a prompt is the
-//! time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
+//! Prompts get a share of the device's time, and streams get the rest. Divided by this share, the work of a prompt is
+//! the time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
-//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts as
-//! in time again only if its first token has some steps of slack ([`RECOVERY_STEPS`]): its prompt must be done so much
-//! before the deadline. Without this rule, requests with little slack change places from step to step, and the device
-//! computes parts of prompts that are given up later. A late request that has waited too long is served first of its tier
-//! after all (see [`crate::scheduler::lateness::starvation`]).
+//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts
+//! as in time again only if its first token has some steps of slack ([`RECOVERY_STEPS`]): its prompt must be done so
+//! much before the deadline. Without this rule, requests with little slack change places from step to step, and the
+//! device computes parts of prompts that are given up later. A late request that has waited too long is served first of
+//! its tier after all (see [`crate::scheduler::lateness::starvation`]).
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -120,8 +120,8 @@ struct Prompt {
     seq: SeqId,
     tenant: Salt,
     weight: Weight,
-    /// Time until the prompt must be done, us; negative if this moment has passed. The prompt of a request that was late
-    /// must be done [`RECOVERY_STEPS`] steps before its deadline, any other prompt at its deadline.
+    /// Time until the prompt must be done, us; negative if this moment has passed. The prompt of a request that was
+    /// late must be done [`RECOVERY_STEPS`] steps before its deadline, any other prompt at its deadline.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,

@@ -246,8 +246,8 @@ fn is_late_with(
 
 #[test]
 fn what_better_prompts_took_lately_is_taken_off_the_time_of_a_prompt() {
-    // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the share of the last 3 s
-    // that premium took, 0.3: a share of 0.652. So 1,000 us of work take 1,533 us.
+    // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the share of the last
+    // three seconds that premium took, 0.3: a share of 0.652. So 1,000 us of work take 1,533 us.
     assert!(is_late(1.53, 900_000.0, 0) && !is_late(1.54, 900_000.0, 0));
     // Without premium's work the prompt takes 1,050 us.
     assert!(is_late(1.04, 0.0, 0) && !is_late(1.06, 0.0, 0));
@@ -272,8 +272,8 @@ fn the_work_of_better_prompts_in_time_comes_before_that_of_a_prompt() {
     assert!(!is_late(1.56, 0.0, 0), "alone it is in time");
 }
 
-/// Judges standard prompts, each given by its tokens (10 us of work each), its TTFT target and whether it was late, and
-/// returns the ids of those that are late then, counted from 1.
+/// Judges standard requests and returns the ids of the late ones. Each request is given by the tokens of its prompt (10
+/// us of work for a token), its TTFT target, and whether it was late before. The ids count from 1.
 fn judged_late(prompts: &[(u32, f64, bool)]) -> Vec<u64> {
     let mut s = scheduler(|_| ());
     s.basis.targets.premium.ttft_ms = Some(200.0);
@@ -288,7 +288,8 @@ fn judged_late(prompts: &[(u32, f64, bool)]) -> Vec<u64> {
 
 #[test]
 fn a_late_request_is_in_time_again_only_with_two_steps_of_slack() {
-    // 1,000 us of work take 1,050 us, as above, and two steps take 840 us.
+    // The prompt has 1,000 us of work, and prompts get 0.952 of the time, so the prompt takes 1,050 us. Two steps take
+    // 840 us.
     assert_eq!(judged_late(&[(100, 1.06, false)]), []);
     assert_eq!(judged_late(&[(100, 1.88, true)]), [1]);
     assert_eq!(judged_late(&[(100, 1.90, true)]), []);
@@ -296,8 +297,9 @@ fn a_late_request_is_in_time_again_only_with_two_steps_of_slack() {
 
 #[test]
 fn a_late_request_that_needs_slack_may_come_before_one_with_an_earlier_deadline() {
-    // The late request must be done two steps before its deadline: at 2,160 us. The other request must be done at 2,500 us.
-    // Each takes 1,155 us. In this order both are in time; in the order of deadlines, the second would end at 2,310 us.
+    // The late request's prompt must be done two steps before its deadline, at 2,160 us, and the other prompt at 2,500
+    // us. Each prompt takes 1,155 us. If the late request's prompt goes first, both are in time. In the order of
+    // deadlines it would go second and be done at 2,310 us, too late.
     assert_eq!(judged_late(&[(110, 3.0, true), (110, 2.5, false)]), []);
 }
 
