@@ -37,10 +37,10 @@ struct Copy {
 };
 
 struct Thread {
-    ucontext_t start;
+    // Where the coroutine goes on, if it has started. It lasts for many thread blocks.
     jmp_buf at;
-    bool started;
-    Waits waits;
+    bool started = false;
+    Waits waits = Waits::done;
     unsigned exchanges;
     std::unique_ptr<unsigned char[]> stack;
     // Groups of copies that are not made yet; the last is not ended.
@@ -57,6 +57,8 @@ struct Machine {
     std::vector<Thread> threads = std::vector<Thread>(MOST_THREADS);
     std::vector<Warp> warps = std::vector<Warp>(MOST_THREADS / LANES);
     std::unique_ptr<unsigned char[]> shared{new unsigned char[SHARED_BYTES]};
+    // Bytes from the start of shared memory that may differ from the pattern.
+    size_t written = SHARED_BYTES;
     jmp_buf scheduler;
     unsigned current;
     Caller kernel;
@@ -70,11 +72,32 @@ Machine &machine() {
     return *machine;
 }
 
-void run_thread() {
+void give_way(Waits waits) {
     Machine &m = machine();
-    m.kernel(m.args);
-    m.threads[m.current].waits = Waits::done;
-    _longjmp(m.scheduler, 1);
+    Thread &thread = m.threads[m.current];
+    thread.waits = waits;
+    if (!_setjmp(thread.at)) _longjmp(m.scheduler, 1);
+}
+
+// Runs a coroutine: an emulated thread of one thread block after the other.
+void run_threads() {
+    for (;;) {
+        Machine &m = machine();
+        m.kernel(m.args);
+        give_way(Waits::done);
+    }
+}
+
+void start(Thread &thread) {
+    if (!thread.stack) thread.stack.reset(new unsigned char[STACK_BYTES]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = thread.stack.get();
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = nullptr;
+    makecontext(&context, run_threads, 0);
+    thread.started = true;
+    setcontext(&context);
 }
 
 // Runs an emulated thread until it waits or ends.
@@ -84,34 +107,22 @@ void resume(Machine &m, unsigned number) {
     Thread &thread = m.threads[number];
     if (_setjmp(m.scheduler)) return;
     if (thread.started) _longjmp(thread.at, 1);
-    thread.started = true;
-    setcontext(&thread.start);
-}
-
-void give_way(Waits waits) {
-    Machine &m = machine();
-    Thread &thread = m.threads[m.current];
-    thread.waits = waits;
-    if (!_setjmp(thread.at)) _longjmp(m.scheduler, 1);
+    start(thread);
 }
 
 void prepare(Machine &m, unsigned threads) {
     for (unsigned number = 0; number < threads; number++) {
         Thread &thread = m.threads[number];
-        if (!thread.stack) thread.stack.reset(new unsigned char[STACK_BYTES]);
-        getcontext(&thread.start);
-        thread.start.uc_stack.ss_sp = thread.stack.get();
-        thread.start.uc_stack.ss_size = STACK_BYTES;
-        thread.start.uc_link = nullptr;
-        makecontext(&thread.start, run_thread, 0);
-        thread.started = false;
+        // The coroutine of a thread that waited forever is still in the middle of its kernel. It is given up.
+        if (thread.waits != Waits::done) thread.started = false;
         thread.exchanges = 0;
         thread.waits = Waits::no;
-        thread.copies.assign(1, {});
+        if (thread.copies.size() != 1 || !thread.copies.front().empty()) thread.copies.assign(1, {});
     }
     // Fills shared memory with a pattern, so that a read of memory that the kernel did not write shows as a wrong
     // result.
-    memset(m.shared.get(), 0xff, SHARED_BYTES);
+    memset(m.shared.get(), 0xff, m.written);
+    m.written = SHARED_BYTES;
 }
 
 // Releases the threads `first .. end` if all of them wait for `what`; at a barrier of the block, ended threads count as
@@ -223,6 +234,7 @@ extern "C" int tiercel_emulated_launch(
                 const unsigned char *rest = m.shared.get() + shared_bytes;
                 size_t bytes = SHARED_BYTES - shared_bytes;
                 if (bytes > 0 && (rest[0] != 0xff || memcmp(rest, rest + 1, bytes - 1))) return 4;
+                m.written = shared_bytes;
             }
         }
     }
