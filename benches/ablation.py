@@ -19,8 +19,8 @@ import sys
 import tempfile
 
 from tables import knobs, variants
-from tables.ablation import NOTHING, Figures, constants_table, mechanisms_table, noise_table
-from tables.runs import ROOT, compliant, of_class, of_run, tokens_per_s
+from tables.ablation import NOTHING, Figures, constants_table, cpu_table, mechanisms_table, noise_table
+from tables.runs import ROOT, compliant, of_class, of_run, tier, tokens_per_s
 
 FOLDER = ROOT / "target/ablation"
 STORE, PROGRAM, PAGE = FOLDER / "runs.jsonl", FOLDER / "program", ROOT / "docs/ablation.md"
@@ -28,10 +28,14 @@ STANDARD = ["w2-memory-tight", "w2b-bursts", "long-prompts", "surge", "prefix-ti
 TRACES = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050-loose"]
 FOR_CONSTANTS = ["conv-067-tight", "long-prompts", "w2-memory-tight"]
 SCREEN, ALL = 2, 6
+# Workload that is run on the profile of a measured CPU server, and its number of seeds.
+ON_CPU, CPU_SEEDS = "cpu-overload-x2-600", 24
+CPU_OPTIONS = ["--profile", ROOT / "benches/profiles/cpu-smollm2-2-zen4-cores-calibrated.toml",
+               "--set", "prefix_cache.enabled=false"]
 
 
 def seeds(workload, first, end):
-    start = 101 if workload in TRACES else 31
+    start = 101 if workload in TRACES else 21 if workload == ON_CPU else 31
     return f"{start + first}..{start + end}"
 
 
@@ -50,6 +54,14 @@ def figures_of(run):
     return values | {"tok/s": tokens_per_s(run), "preemptions": of_run("preemptions_per_min")(run)}
 
 
+def figures_on_cpu(run):
+    """Returns the figures that are compared on a CPU: TTFT of premium and standard, tok/s."""
+    def ttft_ms(name, quantile):
+        return tier(name, "ttft_ms", quantile)(run)
+    return {"premium TTFT p50, ms": ttft_ms("premium", "p50"), "premium TTFT p99, ms": ttft_ms("premium", "p99"),
+            "standard TTFT p50, ms": ttft_ms("standard", "p50"), "tok/s": tokens_per_s(run)}
+
+
 def simulate(job):
     """Simulates one workload under one variant with some seeds and appends the figures to the store."""
     traces, workload, changes, first, end = job
@@ -62,13 +74,14 @@ def simulate(job):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "out.json"
         command = [PROGRAM.read_text(), "simulate", "--workload", path / f"{workload}.toml", "--policy", "tiercel",
-                   "--noise", "0.1", "--duration", str(duration(workload)), "--seeds", seeds(workload, first, end),
+                   *(CPU_OPTIONS if workload == ON_CPU else ["--noise", "0.1"]), "--duration", str(duration(workload)), "--seeds", seeds(workload, first, end),
                    "--json", out, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             sys.exit(f"{workload} with {changes}: {done.stderr}")
         runs = json.loads(out.read_text())["policies"][0]["runs"]
-    lines = [{"workload": workload, "changes": changes, "seed": run["seed"], "values": figures_of(run)} for run in runs]
+    figures = figures_on_cpu if workload == ON_CPU else figures_of
+    lines = [{"workload": workload, "changes": changes, "seed": run["seed"], "values": figures(run)} for run in runs]
     with STORE.open("a") as store:
         store.writelines(json.dumps(line) + "\n" for line in lines)
 
@@ -83,6 +96,10 @@ def play(traces, jobs, wanted):
     print(file=sys.stderr)
 
 
+def on_cpu():
+    return {name: variants.MECHANISMS[name][0] for name in variants.ON_CPU}
+
+
 def run(traces, jobs):
     mechanisms = [(workload, changes) for changes, workloads in variants.MECHANISMS.values() for workload in workloads]
     everywhere = STANDARD + TRACES
@@ -91,6 +108,7 @@ def run(traces, jobs):
     play(traces, jobs, [(w, NOTHING, 0, ALL) for w in FOR_CONSTANTS])
     play(traces, jobs, [(w, [change], 0, SCREEN)
                         for *_, changes in variants.of_constants() for change in changes for w in FOR_CONSTANTS])
+    play(traces, jobs, [(ON_CPU, changes, 0, CPU_SEEDS) for changes in [[], *on_cpu().values()]])
     known = Figures(STORE)
     play(traces, jobs, [(w, changes, SCREEN, ALL) for w, changes in mechanisms if known.differ(w, changes)])
 
@@ -98,6 +116,7 @@ def run(traces, jobs):
 def write():
     known, page = Figures(STORE), PAGE.read_text()
     tables = {"mechanisms": mechanisms_table(known, variants.MECHANISMS),
+              "cpu": cpu_table(known, ON_CPU, on_cpu()),
               "constants": constants_table(known, variants.of_constants(), FOR_CONSTANTS, SCREEN),
               "noise": noise_table(known, FOR_CONSTANTS)}
     for name, table in tables.items():

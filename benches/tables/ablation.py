@@ -6,7 +6,7 @@ import math
 # A change without practical effect (EARLY_TOKENS 1.501 instead of 1.5). The differences that it causes measure the noise.
 NOTHING = ["scheduler/budget/slack EARLY_TOKENS=1.501"]
 # Quantiles of Student's t distribution, two-sided 95 %, by degrees of freedom.
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
+T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 23: 2.069}
 # Smallest differences that count, whatever their confidence interval: a share of tok/s, preemptions per minute, and
 # LEAST_POINTS in percentage points for the other figures.
 LEAST = {"tok/s": 0.002, "preemptions": 0.5}
@@ -99,6 +99,21 @@ def mechanisms_table(known, mechanisms):
         within += ["no effect anywhere" if len(same) == len(workloads) else f"no effect: {', '.join(same)}"] if same else []
         if within:
             lines.append(f"| {name} | {'; '.join(within)} |" + " |" * len(ORDER))
+    return "\n".join(lines) + "\n"
+
+
+def cpu_table(known, workload, mechanisms):
+    """Makes a row for the default, and a row of differences to it for each mechanism."""
+    values = list(next(iter(known.seeds(workload, []).values())))
+    lines = ["| off | " + " | ".join(values) + " |", "|---" * (len(values) + 1) + "|",
+             "| nothing (the default) | " + " | ".join(f"{known.mean(workload, value):.0f}" for value in values) + " |"]
+    for name, changes in mechanisms.items():
+        cells = []
+        for value in values:
+            mean, half = interval(known.differences(workload, changes, value))
+            text = f"{mean:+.1f} ± {half:.1f}"
+            cells.append("0" if not mean and not half else f"**{text}**" if abs(mean) > half else text)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,8 @@ MECHANISMS = {
     "steps by slack": (["scheduler.budget=fixed"], TIME),
     "reserve of premium streams": (["scheduler/budget/slack_reserve LAG_US_MAX=0"], TIME),
     "margin of first tokens": (["scheduler/budget/prefill_demand FIRST_TOKEN_MARGIN=0"], TIME),
-    "blocking limit of a step": (["scheduler/budget/step_budget BLOCKING=1e12"], TIME),
+    "blocking limit of a step": (["scheduler/budget/step_budget BLOCKING=1e12",
+                                  "scheduler/budget/step_budget BLOCKING_SHORT_PROMPT=1e12"], TIME),
     "pausing background and standard": (["scheduler.pause_background=false"], TIME),
     "pausing standard": (["scheduler/plan/pausing PAUSE_STANDARD=0"], TIME),
     "prompts one after the other": (["scheduler/plan/prefill SEPARATE_SHARE=0", "scheduler/plan/prefill SEPARATE_PART_SHARE=0"], TIME),
@@ -46,6 +47,11 @@ MECHANISMS = {
                                "preemption.max_per_request=1000000", "preemption.mode=swap"], NO_PREEMPTION),
 }
 
+# Mechanisms that share out the time of steps, which are run on a CPU too.
+ON_CPU = ["steps by slack", "reserve of premium streams", "margin of first tokens", "blocking limit of a step",
+          "pausing background and standard", "pausing standard", "prompts one after the other", "late requests last",
+          "shortest late prompt first", "prompts by deadline", "background's part of a step"]
+
 # Constants: file, name, unit, values to try (None: half and twice the value).
 CONSTANTS = [
     ("scheduler/budget/slack", "EARLY_TOKENS", "TPOT targets", None),
@@ -73,7 +79,7 @@ CONSTANTS = [
     ("scheduler/lateness/deadlines", "SHARE_MIN", "share of the time", None),
     ("scheduler/lateness/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
     ("scheduler/lateness/deadlines", "OPTIMISM", "multiple of 1.25 (background: 0.7)", None),
-    ("scheduler/lateness/deadlines", "RECOVERY_STEPS", "steps", (0, 1, 4)),
+    ("scheduler/lateness/deadlines", "RECOVERY_STEPS", "steps", (0, 4)),
     ("scheduler/lateness/deadlines", "MEMORY_US", "multiple of 3 s (background: 60 s)", None),
     ("scheduler/lateness/flow", "MEMORY_US", "us", None),
     ("scheduler/lateness/flow", "DIFFERENCE_MAX", "share of the requests served", None),
