@@ -83,13 +83,16 @@ def run_undisturbed(workload, policy, arguments):
 def wait_until_done(bench, most_s):
     """Waits for the end of the load client. Ends it early if the hypervisor has taken more than `most_s` meanwhile."""
     before_s = stolen_s()
-    while bench.poll() is None:
-        time.sleep(1)
-        taken_s = stolen_s() - before_s
-        if taken_s > most_s:
-            bench.terminate()
+    try:
+        while bench.poll() is None:
+            time.sleep(1)
+            taken_s = stolen_s() - before_s
+            if taken_s > most_s:
+                raise Disturbed(f"the hypervisor took {taken_s:.1f} s of processor time, more than {most_s:.1f} s")
+    finally:
+        if bench.poll() is None:
+            bench.kill()
             bench.wait()
-            raise Disturbed(f"the hypervisor took {taken_s:.1f} s of processor time, more than {most_s:.1f} s")
     if bench.returncode:
         sys.exit(f"the load client ended with {bench.returncode}")
 
