@@ -28,7 +28,7 @@ STANDARD = ["w2-memory-tight", "w2b-bursts", "long-prompts", "surge", "prefix-ti
 TRACES = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050-loose"]
 FOR_CONSTANTS = ["conv-067-tight", "long-prompts", "w2-memory-tight"]
 SCREEN, ALL = 2, 6
-# Workload that is run on the profile of a measured CPU server, and its number of seeds.
+# Workload that runs on the profile of a measured CPU server, and the number of seeds of each of its variants.
 ON_CPU, CPU_SEEDS = "cpu-overload-x2-600", 24
 CPU_OPTIONS = ["--profile", ROOT / "benches/profiles/cpu-smollm2-2-zen4-cores-calibrated.toml",
                "--set", "prefix_cache.enabled=false"]

@@ -8,9 +8,11 @@ For each load, a server with the default policy and then one with `--policy fcfs
 premium requests run alone, for comparison. If their own p99 TTFT exceeds the limit for premium, the machine is too
 unsteady to judge a policy, and the script stops there. On a virtual machine, a run is repeated if the hypervisor takes
 more than a little processor time from the machine meanwhile, whatever the latencies are (Linux only; counted as "steal"
-in /proc/stat). Takes about an hour without repeats; nothing else should run on the machine meanwhile. If loads are named, only premium alone and these are measured, and the table rows of the other loads stay;
-they should be of the same machine. `--seconds` shortens every run, to try the script: the table is then no result.
-`--keep` stores each report, and the latency targets that its server derived, in DIR, where the step `compare` of
+in /proc/stat). Takes about an hour without repeats; nothing else should run on the machine meanwhile.
+
+If loads are named, only premium alone and these are measured, and the table rows of the other loads stay; they should
+be of the same machine. `--seconds` shortens every run, to try the script: the table is then no result. `--keep` stores
+each report, and the latency targets that its server derived, in DIR, where the step `compare` of
 `benches/calibration.py --out DIR` finds them. Needs nothing beyond Python 3."""
 
 import argparse
@@ -31,8 +33,8 @@ PAGE = ROOT / "docs/performance.md"
 TIERCEL = ROOT / "target/release/tiercel"
 URL = "http://127.0.0.1:8089"
 ALONE = "premium-unloaded"
-# Largest share of the processor time of a run that the hypervisor may take from the machine. All of it in one stretch of a
-# run of ten minutes on two processors is 6 s of full stop.
+# Largest share of the processor time of a run that the hypervisor may take from the machine. In a run of ten minutes on
+# two processors this share is 6 s, as much as if both processors stood still for 3 s.
 STOLEN_MAX = 0.005
 # Number of times that a disturbed run is repeated.
 REPEATS = 4
@@ -70,7 +72,7 @@ def stolen_s():
 
 
 def run_undisturbed(workload, policy, arguments):
-    """Returns the report of the first run of a workload that is not disturbed."""
+    """Runs a workload until a run is not disturbed, and returns the report of that run."""
     for _ in range(1 + REPEATS):
         try:
             return run(workload, policy, arguments)
@@ -81,7 +83,8 @@ def run_undisturbed(workload, policy, arguments):
 
 
 def wait_until_done(bench, most_s):
-    """Waits for the end of the load client. Ends it early if the hypervisor has taken more than `most_s` meanwhile."""
+    """Waits for the end of the load client. If the hypervisor takes more than `most_s` meanwhile, ends the client and raises
+    `Disturbed`."""
     before_s = stolen_s()
     try:
         while bench.poll() is None:

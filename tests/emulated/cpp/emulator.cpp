@@ -37,7 +37,7 @@ struct Copy {
 };
 
 struct Thread {
-    // Where the coroutine goes on, if it has started. It lasts for many thread blocks.
+    // Where the coroutine goes on, if it has started. A coroutine lasts for many thread blocks.
     jmp_buf at;
     bool started = false;
     Waits waits = Waits::done;
@@ -113,7 +113,8 @@ void resume(Machine &m, unsigned number) {
 void prepare(Machine &m, unsigned threads) {
     for (unsigned number = 0; number < threads; number++) {
         Thread &thread = m.threads[number];
-        // The coroutine of a thread that waited forever is still in the middle of its kernel. It is given up.
+        // The coroutine of a thread that waited forever is still in the middle of its kernel. A new coroutine
+        // replaces it.
         if (thread.waits != Waits::done) thread.started = false;
         thread.exchanges = 0;
         thread.waits = Waits::no;
