@@ -299,8 +299,12 @@ fn control(server: &TestServer, name: &str, path: &str) -> Response {
 
 /// Time for which clients flood the server with requests, us.
 const FLOOD_US: u64 = 10_000_000;
-/// Rate of requests of the key `rate` in a flood: 20 a second, and 200 at once.
-const RATE_PER_MIN: u64 = 1_200;
+/// Rate of requests of the key `rate` in a flood: 5 a second, and 50 at once. The slowest machine that ran the test answers
+/// 38 requests a second.
+const RATE_PER_MIN: u64 = 300;
+/// Most requests by which the served ones of a flood may differ from the allowed ones: one that the bucket holds in part,
+/// and one for the time that passes between a client's clock and the server's.
+const RATE_TOLERANCE: f64 = 2.0;
 /// Pause between two listings of the live requests, and between two requests of a client whose requests are mostly
 /// refused.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -396,13 +400,17 @@ fn a_flood_gets_its_rate_and_one_burst_and_harms_no_other_tenant() {
         let rate_per_us = RATE_PER_MIN as f64 / 60e6;
         RATE_PER_MIN as f64 / 6.0 + (until_us - begin_us) as f64 * rate_per_us
     };
-    // All that the rate allowed until the last refusal was used, and no more than it allowed until the last answer.
+    // The flood was served all requests that the rate allowed until the last refusal, and no more than the rate allowed
+    // until the last answer.
     let most = allowed(time(|flood| flood.end_us).max().unwrap());
     let last_refused_us = time(|flood| flood.last_refused_us).max().unwrap();
-    let least = if last_refused_us > 0 { allowed(last_refused_us) } else { 0.0 };
+    assert!(last_refused_us > 0, "no request was refused: {served} served, {most} allowed");
+    let least = allowed(last_refused_us);
     let of = format!("{served} served, {least} to {most} allowed");
-    assert!(served as f64 >= least * 0.99 && served as f64 <= most * 1.01, "{of}");
-    assert!(least > 0.0, "no request was refused: {of}");
+    assert!(
+        served as f64 >= least - RATE_TOLERANCE && served as f64 <= most + RATE_TOLERANCE,
+        "{of}"
+    );
     assert!((1..=2).contains(&most_live), "{most_live} of 2 live requests");
     assert!(modest > 0, "{modest}");
     server.finish();
