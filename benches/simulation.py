@@ -11,18 +11,19 @@ import concurrent.futures
 import os
 import sys
 
-from tables import chunking, floors, reference
+from tables import chunking, floors, recorded, reference, sizes
 from tables.runs import ROOT, Runs
 
 PAGE = ROOT / "docs/simulation.md"
-SECTIONS = reference.SECTIONS | chunking.SECTIONS | floors.SECTIONS
+SECTIONS = reference.SECTIONS | chunking.SECTIONS | floors.SECTIONS | recorded.SECTIONS | sizes.SECTIONS
 
 
 def main():
     names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(SECTIONS)
     for unknown in set(names) - set(SECTIONS):
         sys.exit(f"{unknown} is no section; there are {', '.join(SECTIONS)}")
-    everything = [runs for name in names for runs in SECTIONS[name][0]]
+    # A dictionary, because two sections may need the same runs.
+    everything = list(dict.fromkeys(runs for name in names for runs in SECTIONS[name][0]))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         # Start the longest runs first, so that no long run is left to run alone at the end.
         list(pool.map(Runs.run, sorted(everything, key=lambda runs: -runs.work())))

@@ -86,10 +86,11 @@ impl Handler<Submit> for Admission {
 }
 
 impl Handler<Consider> for Admission {
-    type Result = Result<(), Refusal>;
+    type Result = Result<u64, Refusal>;
 
     fn handle(&mut self, Consider(request): Consider, _: &mut Self::Context) -> Self::Result {
-        self.gate.would_accept(&applicant(&request), self.clock.now())
+        self.gate.would_accept(&applicant(&request), self.clock.now())?;
+        Ok(self.gate.retry_time_when_full(request.tier))
     }
 }
 

@@ -33,6 +33,9 @@ pub struct EngineHandle {
     shared: Arc<Shared>,
 }
 
+/// The engine has no free permit (place for a request) that a tier may take.
+struct Full;
+
 struct Shared {
     actors: Actors,
     facts: Facts,
@@ -128,7 +131,7 @@ impl EngineHandle {
         let (tier, tenant, returning) = (request.tier, request.salt, request.returning);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
-            Err(full) => self.permit_of_another(&request, full).await,
+            Err(Full) => self.permit_of_another(&request).await,
         };
         let permit = permit.inspect_err(|why| {
             telemetry::refused(tier, why);
@@ -171,38 +174,36 @@ impl EngineHandle {
         }
     }
 
-    /// Takes a permit for a request, or refuses it because the server is full. Some permits are reserved for higher
-    /// tiers, because otherwise the lowest tier could take them all.
-    fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
-        let (max, kept) = (self.shared.max_requests, self.kept(tier));
+    /// Takes a permit for a request, if the tier may take one. Some permits are reserved for higher tiers, because
+    /// otherwise the lowest tier could take them all.
+    fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Full> {
         let permits = Arc::clone(&self.shared.permits);
-        let full = Refusal::ServerFull { limit: max, tier, kept, retry_after_ms: 5_000 };
-        if permits.available_permits() <= kept as usize {
-            return Err(full);
+        if permits.available_permits() <= self.kept(tier) as usize {
+            return Err(Full);
         }
-        permits.try_acquire_owned().map_err(|_| full)
+        permits.try_acquire_owned().map_err(|_| Full)
     }
 
     /// Has the scheduler turn away a request of a lower tier that has not started, and takes its permit for `request`.
-    /// Returns the refusal `full` if there is no such request, or the refusal of admission if it would not accept
-    /// `request` anyway.
-    async fn permit_of_another(
-        &self,
-        request: &Request,
-        full: Refusal,
-    ) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// Returns the refusal of the full server if there is no such request, or the refusal of admission if it would not
+    /// accept `request` anyway.
+    async fn permit_of_another(&self, request: &Request) -> Result<OwnedSemaphorePermit, Refusal> {
         let Actors { admission, scheduler, .. } = &self.shared.actors;
         // Turn no request away for a new one that admission would refuse anyway, or that could not take the permit.
         let considered = admission.send(Consider(request.clone())).await;
-        considered.map_err(|_| Refusal::EngineStopped)??;
-        let tier = request.tier;
-        if self.shared.permits.available_permits() < self.kept(tier) as usize {
+        let retry_after_ms = considered.map_err(|_| Refusal::EngineStopped)??;
+        let (tier, kept) = (request.tier, self.kept(request.tier));
+        let full =
+            Refusal::ServerFull { limit: self.shared.max_requests, tier, kept, retry_after_ms };
+        // No tier is below background.
+        let none_below = tier == Tier::Background;
+        if none_below || self.shared.permits.available_permits() < kept as usize {
             return Err(full);
         }
         match scheduler.send(Displace(tier)).await {
             // The permit that came free may be taken by another request first. Then this request is refused because the
             // server is full.
-            Ok(true) => self.permit(tier).map_err(|_| full),
+            Ok(true) => self.permit(tier).map_err(|Full| full),
             Ok(false) => Err(full),
             Err(_) => Err(Refusal::EngineStopped),
         }

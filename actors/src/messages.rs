@@ -175,9 +175,10 @@ pub struct Cancel(pub SeqId);
 #[rtype(result = "()")]
 pub struct Stop(pub SeqId);
 
-/// api -> Admission: asks whether a request would be accepted if a permit were free, without accepting it.
+/// api -> Admission: asks whether a request would be accepted if a permit were free, without accepting it. The answer is
+/// the retry time for its client in case that no permit comes free, ms, or the refusal.
 #[derive(Debug, Message)]
-#[rtype(result = "Result<(), Refusal>")]
+#[rtype(result = "Result<u64, Refusal>")]
 pub struct Consider(pub Request);
 
 /// api -> Scheduler: a request of this tier found no free permit. Asks the scheduler to turn away a sequence of a lower

@@ -87,8 +87,12 @@ mod tests {
         let retry_after_ms = 7;
         let told = Left::TurnedAway { retry_after_ms };
         assert_eq!(left(RequestFault::TurnedAway { retry_after_ms }), told);
-        let impatient =
-            |stated| RequestFault::OutOfPatience { patience_ms: 1, stated, retry_after_ms };
+        let impatient = |stated| RequestFault::OutOfPatience {
+            tier: Tier::Standard,
+            patience_ms: 1,
+            stated,
+            retry_after_ms,
+        };
         assert_eq!(left(impatient(false)), told);
         assert_eq!(left(impatient(true)), Left::Ended, "its client was told no retry time");
         assert_eq!(left(RequestFault::Dropped), Left::Ended);

@@ -22,29 +22,32 @@ def share(part, whole):
 
 
 class Runs:
-    """Runs of one workload under several policies: the command and the results."""
+    """Runs of one workload under several policies: the command and the results. `folder` holds the workload."""
 
-    def __init__(self, workload, policies, *options, seeds=SEEDS, duration=900, changes=None):
+    def __init__(self, workload, policies, *options, seeds=SEEDS, duration=900, changes=None, folder="benches/workloads"):
         self.workload, self.policies, self.changes = workload, policies, changes or {}
+        self.folder = folder
         duration = min(duration, 180) if QUICK else duration
         self.options = ["--duration", str(duration), *options]
         if seeds:
             self.options += ["--seeds", seeds]
 
     def command(self):
-        words = ["tiercel simulate --workload", f"benches/workloads/{self.workload}.toml"]
+        words = ["tiercel simulate --workload", f"{self.folder}/{self.workload}.toml"]
         changed = ", ".join(f"`{pattern}` as `{text}`".replace("\\", "") for pattern, text in self.changes.items())
         note = [f"  (the workload with {changed})"] if changed else []
         return " ".join(words + ["--policy", ",".join(self.policies), *self.options, *note])
 
     def run(self):
         with tempfile.TemporaryDirectory() as folder:
-            workload = ROOT / f"benches/workloads/{self.workload}.toml"
+            workload = (ROOT / self.folder / f"{self.workload}.toml").resolve()
             if self.changes:
                 text = workload.read_text()
                 for pattern, replacement in self.changes.items():
                     text, count = re.subn(pattern, replacement, text)
                     assert count, f"{workload}: nothing matches {pattern}"
+                # Files of recorded traffic lie beside the workload.
+                text = text.replace('file = "', f'file = "{workload.parent}/')
                 workload = pathlib.Path(folder) / workload.name
                 workload.write_text(text)
             out = pathlib.Path(folder) / "out.json"

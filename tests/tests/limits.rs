@@ -23,7 +23,7 @@ fn in_tier(mut body: Value, tier: &str) -> Value {
 }
 
 #[test]
-fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
+fn a_full_server_turns_away_the_last_waiting_request_for_one_of_a_higher_tier() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
         settings.engine.admission.max_requests = 8;
@@ -38,7 +38,8 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
         server.wait_for("a place", |status| status.places == place as u32 + 2);
     }
     let refused = server.post("/v1/completions", &in_tier(body(4, false), "flex"));
-    assert_eq!(refused.status, 429, "nobody is worse: {}", refused.text());
+    assert_eq!(refused.status, 429, "no tier is lower: {}", refused.text());
+    assert!(refused.text().contains("admission.max_requests"), "{}", refused.text());
     let standard: Vec<Connection> = (0..3).map(|_| send(&server, &body(1000, true))).collect();
     // The first standard request takes a free permit. For each of the other two, the background request that is last in
     // the queue is turned away, with 429 and a retry time.
@@ -62,7 +63,7 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
 }
 
 #[test]
-fn who_waits_longer_than_is_worth_it_is_told_so_by_the_status() {
+fn a_request_that_waits_longer_than_its_tiers_patience_is_refused() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
         settings.engine.patience.standard_s = 0.3;
@@ -97,6 +98,39 @@ fn a_request_that_states_its_patience_ends_with_504_and_is_not_tried_again() {
     }
     impatient["max_wait_ms"] = json!("soon");
     assert_eq!(server.post("/v1/completions", &impatient).status, 400);
+    let headers = [("content-type", "application/json"), ("x-tiercel-max-wait-ms", "300")];
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1000});
+    for (route, body) in [("/v1/completions", body(1000, false)), ("/v1/chat/completions", chat)] {
+        let ended = server.connect().request("POST", route, &headers, body.to_string().as_bytes());
+        assert_eq!(ended.status, 504, "{route}: {}", ended.text());
+        assert!(ended.text().contains("300 ms"), "{route}: {}", ended.text());
+    }
+    drop(running);
+    server.finish();
+}
+
+#[test]
+fn a_stream_whose_head_is_out_ends_with_an_event_when_its_patience_ends() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.patience.standard_s = 0.5;
+        settings.http.first_token_wait_ms = 20;
+    });
+    let mut running = server.connect();
+    running.open_stream("/v1/completions", &in_tier(body(1000, true), "priority"));
+    let mut stated = body(1000, true);
+    stated["max_wait_ms"] = json!(300);
+    for (request, setting) in [(body(1000, true), "patience.standard_s"), (stated, "max_wait_ms")] {
+        let mut waiting = server.connect();
+        assert_eq!(waiting.open_stream("/v1/completions", &request).status, 200);
+        let mut rest = Vec::new();
+        while let Some(chunk) = waiting.chunk().filter(|chunk| !chunk.is_empty()) {
+            rest.extend(chunk);
+        }
+        let last: Value = serde_json::from_str(events(&rest).last().unwrap()).unwrap();
+        assert_eq!(last["error"]["code"], "overloaded", "{last}");
+        assert!(last["error"]["message"].as_str().unwrap().contains(setting), "{last}");
+    }
     drop(running);
     server.finish();
 }

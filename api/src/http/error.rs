@@ -182,10 +182,8 @@ impl From<Refusal> for ApiError {
             | Refusal::ServerFull { retry_after_ms, .. } => {
                 ApiError::too_many(message, "queue_full", retry_after_ms)
             }
-            Refusal::OutOfPatience { stated: true, .. } => ApiError::out_of_patience(message),
-            Refusal::Late { retry_after_ms, .. }
-            | Refusal::OutOfPatience { retry_after_ms, .. }
-            | Refusal::OverShare { retry_after_ms, .. } => {
+            Refusal::OutOfPatience { .. } => ApiError::out_of_patience(message),
+            Refusal::Late { retry_after_ms, .. } | Refusal::OverShare { retry_after_ms, .. } => {
                 ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             Refusal::ShuttingDown => ApiError::unavailable(message, "shutting_down"),

@@ -40,7 +40,7 @@ fn with_an_access_log_every_request_has_a_line() {
              output=0 total_ms=N",
             "INFO POST /v1/completions request_id=req-N status=400 outcome=invalid_value total_ms=N",
             "INFO POST /v1/embeddings request_id=req-N status=400 outcome=unsupported total_ms=N",
-            "INFO refused POST /v1/completions: the server holds as many requests as it may (4, 0 of \
+            "INFO refused POST /v1/completions: the server holds as many requests as admission.max_requests allows (4, 0 of \
              them reserved for tiers above standard); retry in N s request_id=req-N \
              tier=standard status=429 outcome=queue_full prompt=1",
         ]

@@ -49,13 +49,13 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_all_they_want_are_due_what_they_have() {
+    fn parties_that_want_no_more_are_due_the_time_that_they_had() {
         assert_eq!(due(&[party(1.0, 90.0, false), party(3.0, 10.0, false)]), [90.0, 10.0]);
         assert_eq!(due(&[]), [0.0; 0]);
     }
 
     #[test]
-    fn those_who_want_more_are_due_time_by_their_weights() {
+    fn parties_that_want_more_are_due_time_by_their_weights() {
         let greedy = [party(1.0, 90.0, true), party(3.0, 10.0, true)];
         assert_eq!(due(&greedy), [25.0, 75.0]);
         let one = [party(1.0, 90.0, false), party(3.0, 10.0, true)];

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_who_are_refused_at_once_do_not_come_back_at_once() {
+    fn clients_refused_together_do_not_come_back_together() {
         let mut told: Vec<u64> =
             (7..107).map(|number| retry_after_ms(Some(10e6), number)).collect();
         told.sort_unstable();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_waited_does_not_count() {
+    fn time_in_which_no_request_waited_does_not_count() {
         let mut rate = DrainRate::default();
         for minute in 0..40 {
             rate.entered(Timestamp(60 * minute * S));

@@ -12,7 +12,7 @@ const TIERS: usize = Tier::ALL.len();
 
 /// Time constant of the exponential average of the device time that arriving prompts need, us: long enough to have seen
 /// some arrivals, short enough to follow a surge.
-const MEMORY_US: f64 = 3e6;
+const TIME_CONSTANT_US: f64 = 3e6;
 /// Least share of the device's time that a forecast assumes to be left for a tier's prompts, however much higher tiers
 /// took lately.
 const LEAST_SHARE: f64 = 0.02;
@@ -123,12 +123,12 @@ impl Forecast {
     /// Records that a request was accepted: its prompt adds to the demand of its tier.
     pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
         let us = self.capacity.token_us * f64::from(prompt);
-        let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
+        let kept = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
         self.rates_at = now;
         for rate in &mut self.rates {
             *rate *= kept;
         }
-        self.rates[tier.index()] += us / MEMORY_US;
+        self.rates[tier.index()] += us / TIME_CONSTANT_US;
         self.arrived_us[tier.index()] += us;
     }
 
@@ -148,7 +148,7 @@ impl Forecast {
     /// prompt work that is served before the request, 0 to 1.
     pub fn first_token_us(&self, tier: Tier, prompt: u32, ahead: f64, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
-        let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
+        let kept = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
         let better: f64 = self.rates[..tier.index()].iter().sum::<f64>() * kept;
         let share = (prompts_us / step_us.max(1.0) - better).max(LEAST_SHARE);
         let before =
@@ -185,7 +185,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(60_000_000);
 
     #[test]
-    fn better_and_equal_tiers_go_first() {
+    fn higher_and_equal_tiers_go_first() {
         let forecast = forecast([0.0, 5_000.0, 20_000.0, 40_000.0]);
         let ms = |tier| forecast.first_token_us(tier, 100, 1.0, NOW) / 1000.0;
         // Expected TTFT, ms: own prompt of 10 ms plus the prompts before it, tripled because prompts have a third of
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_count_until_the_next_report_and_better_ones_as_a_rate_after_it() {
+    fn arrivals_count_until_the_next_report_and_those_of_higher_tiers_as_a_rate_after_it() {
         let mut forecast = forecast([0.0; TIERS]);
         let alone_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         forecast.arrived(Tier::Premium, 300, NOW);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_better_tiers_took_a_forecast_is_finite() {
+    fn a_forecast_is_finite_however_much_time_higher_tiers_took() {
         let mut forecast = forecast([0.0; TIERS]);
         for _ in 0..1000 {
             forecast.arrived(Tier::Premium, 1000, NOW);
@@ -264,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn the_demand_of_better_tiers_decays_with_the_time_constant() {
-        let then = NOW + MEMORY_US as u64;
+    fn the_demand_of_higher_tiers_decays_with_the_time_constant() {
+        let then = NOW + TIME_CONSTANT_US as u64;
         // Each premium prompt of 30 ms adds 0.01 (30 ms in 3 s) to the premium demand. After 3 s, 1 / e of an addition
         // is left.
         let left = 0.01 / std::f64::consts::E;

@@ -72,6 +72,8 @@ pub struct Gate {
     /// Number of admission decisions so far, without checks ([`Gate::would_accept`]) that found no reason to refuse. It
     /// seeds random draws and spreads retry times.
     decided: u64,
+    /// Number of retry times so far for requests that found the server full. It spreads these times.
+    full: u64,
     /// Safety margin of forecasts for standard requests: a request counts as in time if its forecast TTFT is at most
     /// `margin * target`. Learned from how exact earlier forecasts were.
     margin: Margin,
@@ -104,6 +106,7 @@ impl Gate {
             forecast: Forecast::default(),
             shedder: ShareShedder::default(),
             decided: 0,
+            full: 0,
             margin: Margin::default(),
             queued: BTreeMap::new(),
             headroom: [1.0; 4],
@@ -150,6 +153,13 @@ impl Gate {
         // when it is submitted, so only a refusal advances the counter.
         self.decided += u64::from(considered.is_err());
         considered
+    }
+
+    /// Returns the retry time for a request that gets no permit because the server is full, ms: about the time in which
+    /// the queue of its tier drains.
+    pub fn retry_time_when_full(&mut self, tier: Tier) -> u64 {
+        self.full += 1;
+        retry_after_ms(self.forecast.queue_us(tier), self.full)
     }
 
     /// Returns how long a request waits for its first token before it is given up: the time that it states, or that of
@@ -260,27 +270,19 @@ impl Gate {
     }
 
     /// Refuses a request whose expected wait, at the recent drain rate of its queue, exceeds the patience that the
-    /// request itself states. The patience set for a tier refuses nobody on arrival: a queue that stands still for
+    /// request itself states. The patience set for a tier refuses no request on arrival: a queue that stands still for
     /// minutes while higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that
     /// would have been served in time.
     fn within_patience(&self, request: &Applicant) -> Result<(), Refusal> {
-        let tier = request.tier;
-        let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
-        if !patience.stated {
-            return Ok(());
-        }
+        let (tier, stated_ms) = (request.tier, request.max_wait_ms);
         let ahead = self.ahead(request);
-        let Some(wait_us) = self.forecast.queue_us(tier).map(|us| us * ahead) else {
-            return Ok(());
-        };
-        let Some(patience_us) = patience.exceeded_by(wait_us) else { return Ok(()) };
-        Err(Refusal::OutOfPatience {
-            tier,
-            expected_ms: (wait_us / 1000.0) as u64,
-            patience_ms: patience_us / 1000,
-            stated: patience.stated,
-            retry_after_ms: self.retry_after_ms(Some(wait_us - patience_us as f64)),
-        })
+        let wait_ms = self.forecast.queue_us(tier).map(|us| us * ahead / 1000.0);
+        match (wait_ms, stated_ms) {
+            (Some(wait_ms), Some(patience_ms)) if wait_ms > patience_ms as f64 => {
+                Err(Refusal::OutOfPatience { tier, expected_ms: wait_ms as u64, patience_ms })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the share of the prompt work waiting in the request's tier that is served before the request, 0 to 1.

@@ -71,14 +71,21 @@ impl Queue {
     /// empty queue.
     ///
     /// # Errors
-    /// Returns a text that says which limit is reached: the number of waiting requests or of waiting prompt tokens.
+    /// Returns a text that says which limit is reached, the number of waiting requests or of waiting prompt tokens, and
+    /// names its setting.
     pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
         if self.requests >= limits.max_queued_requests_per_tier {
-            return Err(format!("{} requests waiting", self.requests));
+            return Err(format!(
+                "{} requests waiting; limit: admission.max_queued_requests_per_tier",
+                self.requests
+            ));
         }
         let total = self.tokens + u64::from(tokens);
         if self.requests > 0 && total > limits.max_queued_tokens_per_tier {
-            return Err(format!("{} prompt tokens waiting", self.tokens));
+            return Err(format!(
+                "{} prompt tokens waiting; limit: admission.max_queued_tokens_per_tier",
+                self.tokens
+            ));
         }
         self.add(tokens);
         Ok(())

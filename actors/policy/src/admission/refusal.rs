@@ -14,8 +14,8 @@ pub enum Refusal {
     QueueFull {
         /// Tier of the full queue.
         tier: Tier,
-        /// Text that says which limit the full queue has reached: the number of waiting requests or of waiting prompt
-        /// tokens.
+        /// Text that says which limit the full queue has reached, the number of waiting requests or of waiting prompt
+        /// tokens, and names the setting of that limit.
         limit: String,
         /// Time after which the client shall come back, ms: about the time in which the full queue drains.
         retry_after_ms: u64,
@@ -23,7 +23,7 @@ pub enum Refusal {
     /// The first token would come too late to be of use. The client may try again later.
     #[error(
         "overloaded: a {tier} request that comes now would have its first token after {expected_ms} ms, \
-         later than the limit of {limit_ms} ms; retry in {} s",
+         later than the limit of {limit_ms} ms (shedding.late = refuse); retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     Late {
@@ -37,37 +37,25 @@ pub enum Refusal {
         /// limit.
         retry_after_ms: u64,
     },
-    /// The request would wait longer for its first token than its patience. The client may try again later.
+    /// The request would wait longer for its first token than the patience that it states. Coming back does not help.
     #[error(
-        "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than {}",
-        expected_ms.div_ceil(1000),
-        if *stated {
-            format!("the {patience_ms} ms that this request allows (max_wait_ms)")
-        } else {
-            format!(
-                "patience.{tier}_s ({} s); retry in {} s",
-                patience_ms.div_ceil(1000),
-                retry_after_ms.div_ceil(1000)
-            )
-        }
+        "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than the \
+         {patience_ms} ms that this request allows (max_wait_ms)",
+        expected_ms.div_ceil(1000)
     )]
     OutOfPatience {
         /// Tier of the request.
         tier: Tier,
         /// Expected wait of the request for its first token, by the recent drain rate of its queue, ms.
         expected_ms: u64,
-        /// Patience of the request, ms.
+        /// Longest time that the request allows for its first token, ms.
         patience_ms: u64,
-        /// Whether the request stated the patience itself, instead of using that of its tier.
-        stated: bool,
-        /// Time after which the client shall come back, ms.
-        retry_after_ms: u64,
     },
     /// Random shedding refused the request, because its tier uses more than its due share of the device's time. The
     /// client may try again later.
     #[error(
-        "overloaded: the {tier} tier had {had_percent} % of the device's time, its share is {due_percent} %; \
-         retry in {} s",
+        "overloaded: the {tier} tier had {had_percent} % of the device's time, its share is {due_percent} % \
+         (shares.{tier}_percent); retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     OverShare {
@@ -83,8 +71,8 @@ pub enum Refusal {
     /// The server has no permit for this request: it holds as many requests as it may (`admission.max_requests`), or
     /// the permits left are reserved for higher tiers. The client may try again later.
     #[error(
-        "the server holds as many requests as it may ({limit}, {kept} of them reserved for tiers above {tier}); \
-         retry in {} s",
+        "the server holds as many requests as admission.max_requests allows ({limit}, {kept} of them reserved for \
+         tiers above {tier}); retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     ServerFull {
@@ -94,7 +82,7 @@ pub enum Refusal {
         tier: Tier,
         /// Permits (places for requests in the engine) that are reserved for higher tiers than the request's.
         kept: u32,
-        /// Time after which the client shall come back, ms.
+        /// Time after which the client shall come back, ms: about the time in which the queue of the tier drains.
         retry_after_ms: u64,
     },
     /// The server drains for shutdown, so it accepts no request.
@@ -112,10 +100,11 @@ impl Refusal {
             Refusal::QueueFull { retry_after_ms, .. }
             | Refusal::Late { retry_after_ms, .. }
             | Refusal::OverShare { retry_after_ms, .. }
-            | Refusal::OutOfPatience { retry_after_ms, stated: false, .. }
             | Refusal::ServerFull { retry_after_ms, .. } => Some(*retry_after_ms),
-            Refusal::OutOfPatience { stated: true, .. } => None,
-            Refusal::NeverFits(_) | Refusal::ShuttingDown | Refusal::EngineStopped => None,
+            Refusal::OutOfPatience { .. }
+            | Refusal::NeverFits(_)
+            | Refusal::ShuttingDown
+            | Refusal::EngineStopped => None,
         }
     }
 }
@@ -129,17 +118,10 @@ mod tests {
     #[test]
     fn refusals_for_load_tell_their_retry_time() {
         let limit = String::from("2 requests waiting");
-        let (expected_ms, limit_ms, patience_ms, retry_after_ms) = (900, 500, 500, 4_200);
+        let (expected_ms, limit_ms, retry_after_ms) = (900, 500, 4_200);
         let refusals = [
             Refusal::QueueFull { tier: TIER, limit, retry_after_ms },
             Refusal::Late { tier: TIER, expected_ms, limit_ms, retry_after_ms },
-            Refusal::OutOfPatience {
-                tier: TIER,
-                expected_ms,
-                patience_ms,
-                stated: false,
-                retry_after_ms,
-            },
             Refusal::OverShare { tier: TIER, had_percent: 80, due_percent: 23, retry_after_ms },
             Refusal::ServerFull { limit: 8, tier: TIER, kept: 1, retry_after_ms },
         ];
@@ -151,19 +133,47 @@ mod tests {
     #[test]
     fn refusals_that_coming_back_does_not_change_tell_no_retry_time() {
         let refusals = [
-            Refusal::OutOfPatience {
-                tier: TIER,
-                expected_ms: 900,
-                patience_ms: 500,
-                stated: true,
-                retry_after_ms: 4_200,
-            },
+            Refusal::OutOfPatience { tier: TIER, expected_ms: 900, patience_ms: 500 },
             Refusal::NeverFits(String::from("the prompt is too long")),
             Refusal::ShuttingDown,
             Refusal::EngineStopped,
         ];
         for refusal in refusals {
             assert_eq!(refusal.retry_after_ms(), None, "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_texts_of_refusals_name_the_limit_its_setting_and_the_retry_time() {
+        let (limit, retry_after_ms) = (String::from("2 requests waiting"), 4_200);
+        let texts = [
+            (
+                Refusal::QueueFull { tier: TIER, limit, retry_after_ms },
+                "the standard queue is full (2 requests waiting); retry in 5 s",
+            ),
+            (
+                Refusal::Late { tier: TIER, expected_ms: 900, limit_ms: 500, retry_after_ms },
+                "overloaded: a standard request that comes now would have its first token after 900 ms, later than \
+                 the limit of 500 ms (shedding.late = refuse); retry in 5 s",
+            ),
+            (
+                Refusal::OutOfPatience { tier: TIER, expected_ms: 1_900, patience_ms: 500 },
+                "overloaded: a standard request that comes now would wait about 2 s for its first token, longer \
+                 than the 500 ms that this request allows (max_wait_ms)",
+            ),
+            (
+                Refusal::OverShare { tier: TIER, had_percent: 80, due_percent: 35, retry_after_ms },
+                "overloaded: the standard tier had 80 % of the device's time, its share is 35 % \
+                 (shares.standard_percent); retry in 5 s",
+            ),
+            (
+                Refusal::ServerFull { limit: 8, tier: TIER, kept: 1, retry_after_ms },
+                "the server holds as many requests as admission.max_requests allows (8, 1 of them reserved for \
+                 tiers above standard); retry in 5 s",
+            ),
+        ];
+        for (refusal, text) in texts {
+            assert_eq!(refusal.to_string(), text);
         }
     }
 }

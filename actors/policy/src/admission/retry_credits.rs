@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_bounded_and_those_that_nobody_came_for_make_room() {
+    fn credits_are_bounded_and_unused_ones_make_room() {
         let mut credits = RetryCredits::default();
         for tenant in 0..40 {
             for _ in 0..2 * MOST_OF_TENANT {

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_refused_for_time_that_nobody_else_wants() {
+    fn no_request_is_refused_for_time_that_no_other_tier_wants() {
         let shedder = shedder(1.0, [0.0, 0.0, 0.0, 1.0]);
         assert_eq!(refused(&shedder, Tier::Background), 0);
         let shedder = self::shedder(1.0, [0.0, 0.0, 0.7, 0.3]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_part_of_a_queue_is_kept_for_those_who_hold_little() {
+    fn the_last_part_of_a_queue_is_kept_for_tenants_that_hold_little() {
         let limits = AdmissionSettings {
             max_queued_requests_per_tier: 16,
             max_queued_tokens_per_tier: 1000,

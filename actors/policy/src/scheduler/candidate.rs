@@ -17,7 +17,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) len: u32,
     /// Whether the sequence is in phase waiting: it is new or was preempted, and needs a block table.
     pub(crate) waits: bool,
-    /// Whether the sequence decodes: exactly its last token is left to compute.
+    /// Whether one token of the sequence is left to compute: it decodes, or it is a prompt with one token left.
     pub(crate) decoding: bool,
 }
 

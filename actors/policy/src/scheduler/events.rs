@@ -59,10 +59,12 @@ impl State {
         let live = self.queue.table.impatient(now).filter(expired);
         let expired: Vec<(SeqId, Patience)> = live.map(|s| (s.id, s.service.patience)).collect();
         let end = |(seq, patience): (SeqId, Patience)| {
+            let tier = self.queue.table.get(seq)?.tier;
             let retry_after_ms = self.retry_after_ms(seq, now)?;
             let Patience { us, stated } = patience;
             let patience_ms = us.unwrap_or(0) / 1000;
-            self.fail(seq, RequestFault::OutOfPatience { patience_ms, stated, retry_after_ms })
+            let fault = RequestFault::OutOfPatience { tier, patience_ms, stated, retry_after_ms };
+            self.fail(seq, fault)
         };
         expired.into_iter().filter_map(end).collect()
     }
@@ -209,7 +211,7 @@ mod tests {
     use tiercel_device::{SeqId, Tier, Timestamp};
 
     #[test]
-    fn whoever_is_paused_before_it_has_started_is_in_nobodys_way() {
+    fn a_request_paused_before_its_start_does_not_hold_up_others() {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 20));
         let seen = |s: &State| {

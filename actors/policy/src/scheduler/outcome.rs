@@ -35,7 +35,8 @@ pub enum RequestFault {
     /// The request was ended before it started, because a request of a higher tier needed its permit (place in the
     /// engine).
     #[error(
-        "overloaded: this request could not be started; retry in {} s",
+        "overloaded: this request could not be started, because a request of a higher tier needed its place \
+         (admission.max_requests); retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     TurnedAway {
@@ -49,12 +50,14 @@ pub enum RequestFault {
             "the longest wait that it allows (max_wait_ms)".to_owned()
         } else {
             format!(
-                "the longest wait of its tier (patience.*); retry in {} s",
+                "the longest wait of its tier (patience.{tier}_s); retry in {} s",
                 retry_after_ms.div_ceil(1000)
             )
         }
     )]
     OutOfPatience {
+        /// Tier of the request.
+        tier: Tier,
         /// Longest time that the request was to wait for its first token, ms.
         patience_ms: u64,
         /// Whether the request stated its patience itself (`max_wait_ms`), instead of having that of its tier.
@@ -132,4 +135,36 @@ pub enum PreemptDecision {
     /// Do nothing: the preemption is of an older life of the sequence or of one that has ended (stale ticket), or the
     /// event was not the end of a prepared preemption.
     Stale,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_of_requests_that_were_turned_away_name_the_setting_and_the_retry_time() {
+        let (tier, patience_ms, retry_after_ms) = (Tier::Background, 600_000, 4_200);
+        let impatient =
+            |stated| RequestFault::OutOfPatience { tier, patience_ms, stated, retry_after_ms };
+        let texts = [
+            (
+                impatient(false),
+                "overloaded: this request had no first token within 600000 ms, the longest wait of its tier \
+                 (patience.background_s); retry in 5 s",
+            ),
+            (
+                impatient(true),
+                "overloaded: this request had no first token within 600000 ms, the longest wait that it allows \
+                 (max_wait_ms)",
+            ),
+            (
+                RequestFault::TurnedAway { retry_after_ms },
+                "overloaded: this request could not be started, because a request of a higher tier needed its \
+                 place (admission.max_requests); retry in 5 s",
+            ),
+        ];
+        for (fault, text) in texts {
+            assert_eq!(fault.to_string(), text);
+        }
+    }
 }

@@ -22,7 +22,7 @@ fn victims_go_in_order_and_only_as_many_as_needed() {
 }
 
 #[test]
-fn nobody_is_preempted_when_that_would_not_be_enough() {
+fn no_victim_is_preempted_when_its_blocks_would_not_be_enough() {
     let mut scene = Scene::new(6, 0);
     for seq in 1..=3 {
         scene.running(seq, seq as u8, 2);
@@ -90,7 +90,7 @@ fn a_passed_over_victim_is_not_taken_along() {
 }
 
 #[test]
-fn nobody_is_preempted_twice_for_one_need() {
+fn no_second_victim_is_preempted_for_one_need() {
     let mut scene = Scene::new(6, 6);
     for seq in 1..=3 {
         scene.running(seq, seq as u8, 2);
@@ -128,7 +128,7 @@ fn blocks_on_their_way_are_promised_in_order_of_rank() {
 }
 
 #[test]
-fn a_better_want_that_waits_is_not_overtaken() {
+fn a_waiting_want_is_not_overtaken_by_a_lower_one() {
     let mut scene = Scene::new(8, 8);
     scene.running(1, 1, 2);
     scene.running(2, 2, 1);

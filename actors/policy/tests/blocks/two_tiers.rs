@@ -357,7 +357,7 @@ fn blocks_that_wait_for_a_copy_ahead_of_need_are_there_for_whoever_lacks_some() 
 }
 
 #[test]
-fn somebody_who_lacks_blocks_does_not_keep_others_from_being_copied_ahead() {
+fn a_sequence_that_lacks_blocks_does_not_keep_others_from_being_copied_ahead() {
     let mut scene = Scene::bounded(6, 8, 4, 2);
     scene.running(1, 1, 4);
     let text = names(3, 4);

@@ -87,7 +87,7 @@ fn check_ending(
         Ending::Left => Ok(()),
         Ending::Cut => Err("the stream closed without a last event".to_owned()),
         Ending::TooMuch => Err("the stream went on after its last event".to_owned()),
-        Ending::Refused(why) if may_refuse(scenario, why, fits) => Ok(()),
+        Ending::Refused(why) if may_refuse(scenario, client, why, fits) => Ok(()),
         Ending::Refused(why) => Err(format!("refused without a valid reason: {why}")),
         Ending::Failed(why) if may_fail(scenario, client, why) => Ok(()),
         Ending::Failed(why) => Err(format!("failed without a valid reason: {why}")),
@@ -155,7 +155,7 @@ fn is_adjusted_patience(scenario: &Scenario, patience_ms: u64) -> bool {
         .any(|seconds| seconds > 0.0 && (seconds * 1e3).round() as u64 == patience_ms)
 }
 
-fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
+fn may_refuse(scenario: &Scenario, client: &Client, why: &Refusal, fits: bool) -> bool {
     let all = scenario.all_settings();
     let clients = scenario.clients.len() as u32;
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
@@ -177,10 +177,9 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
                 && had_percent >= due_percent
                 && RETRY_MS.contains(retry_after_ms)
         }
-        // A refusal for lack of patience is valid only if the request itself stated its longest wait, or the operator
-        // changed the patience of its tier.
-        Refusal::OutOfPatience { stated, expected_ms, patience_ms, .. } => {
-            (*stated || is_adjusted_patience(scenario, *patience_ms)) && expected_ms >= patience_ms
+        // A refusal for lack of patience is valid only if the request itself stated its longest wait.
+        Refusal::OutOfPatience { expected_ms, patience_ms, .. } => {
+            client.request.max_wait_ms == Some(*patience_ms) && expected_ms >= patience_ms
         }
         Refusal::QueueFull { retry_after_ms, .. } => {
             let short = all.iter().map(|settings| &settings.admission).any(|limits| {
@@ -189,7 +188,9 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
             });
             short && RETRY_MS.contains(retry_after_ms)
         }
-        Refusal::ServerFull { limit, kept, .. } => clients > limit - kept,
+        Refusal::ServerFull { limit, kept, retry_after_ms, .. } => {
+            clients > limit - kept && RETRY_MS.contains(retry_after_ms)
+        }
         Refusal::ShuttingDown | Refusal::EngineStopped => drained_amid(scenario),
     }
 }
@@ -304,8 +305,7 @@ pub(super) fn summary(seen: &[Seen], counters: Option<Counters>, end: Timestamp)
         summary.tokens += seen.tokens.len() as u64;
         summary.impatient += u64::from(matches!(
             seen.ending,
-            Ending::Refused(Refusal::OutOfPatience { stated: false, .. })
-                | Ending::Failed(RequestFault::OutOfPatience { stated: false, .. })
+            Ending::Failed(RequestFault::OutOfPatience { stated: false, .. })
         ));
         let count = match seen.ending {
             Ending::Refused(_) => &mut summary.refused,

@@ -94,7 +94,7 @@ async fn first_tokens(clock: &Clock, late: Late) -> Vec<u64> {
 }
 
 #[test]
-fn who_is_late_goes_behind_those_who_can_be_in_time() {
+fn a_late_request_goes_behind_requests_that_can_be_in_time() {
     simulate(async |clock| {
         let waiting = first_tokens(&clock, Late::Wait).await;
         assert!(waiting.is_sorted(), "in order of arrival: {waiting:?}");
@@ -135,6 +135,7 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
                 patience_ms,
                 stated,
                 retry_after_ms,
+                ..
             })) = end
             else {
                 panic!("{end:?}");

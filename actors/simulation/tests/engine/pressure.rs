@@ -59,7 +59,7 @@ fn a_full_engine_says_of_what_there_is_no_more_and_is_calm_when_it_is_over() {
 }
 
 #[test]
-fn clients_who_do_not_read_are_pressure_until_they_do() {
+fn clients_that_do_not_read_are_pressure_until_they_do() {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Swap);
         laboratory.settings.stream.buffer_tokens = 16;

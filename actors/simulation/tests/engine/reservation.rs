@@ -59,7 +59,7 @@ async fn seen(clock: Clock, kind: Option<Reservation>, mirror_percent: u32) -> S
 }
 
 #[test]
-fn what_is_kept_hard_nobody_else_has_be_it_blocks_or_places() {
+fn no_other_tier_has_blocks_or_places_that_are_reserved_hard() {
     simulate(async |clock| {
         let hard = seen(clock, Some(Reservation::Hard), 0).await;
         // One block less than the reservation may be free: a stream may have grown by a block that a victim is still

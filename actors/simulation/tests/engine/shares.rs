@@ -47,7 +47,7 @@ async fn refused(engine: &tiercel_actors::EngineHandle, clock: &Clock, tier: Tie
 }
 
 #[test]
-fn under_load_a_tier_over_its_share_is_refused_in_part_and_when_it_is_over_nobody_is() {
+fn under_load_a_tier_over_its_share_is_refused_in_part_and_no_request_after_the_load() {
     simulate(async |clock| {
         let engine = shedding(clock.clone()).start();
         assert_eq!(refused(&engine, &clock, Tier::Background).await, 0, "there is no load");

@@ -48,7 +48,7 @@ fn played(case: &Case) -> [Figures; 2] {
 }
 
 #[test]
-fn nobody_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
+fn none_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
     let case = users(200, 400.0);
     let [default, fcfs] = played(&case);
     let checks = rules::serves_alone(&case.workload.name, &default.tiers[0], &fcfs.tiers[0]);

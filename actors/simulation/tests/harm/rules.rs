@@ -71,7 +71,7 @@ pub(crate) fn completes(
             policy: "fcfs".to_owned(),
             worse: missing,
             allowed: if background { 0.0 } else { MISSING_MAX },
-            excuse: if background && !loose { needed_by_better(default, fcfs) } else { None },
+            excuse: if background && !loose { needed_by_higher_tiers(default, fcfs) } else { None },
             few: false,
         }
     };
@@ -80,7 +80,7 @@ pub(crate) fn completes(
 
 /// Returns the excuse for incomplete background requests: the name of a higher tier that has more requests in target
 /// under the default policy than under `fcfs`, if there is one.
-fn needed_by_better(default: &Figures, fcfs: &Figures) -> Option<String> {
+fn needed_by_higher_tiers(default: &Figures, fcfs: &Figures) -> Option<String> {
     let better = fcfs.tiers.iter().filter(|tier| tier.tier != "background");
     let mut gains = better.filter_map(|other| {
         let (own, other_percent) = (default.tier(&other.tier)?, other.in_target_percent());

@@ -52,7 +52,7 @@ fn the_measured_time_is_divided_by_predicted_work_and_due_by_weight_to_tenants_w
 }
 
 #[test]
-fn nobody_is_off_while_all_sequences_are_in_the_step() {
+fn no_party_has_a_deviation_while_all_sequences_are_in_the_step() {
     use Tier::{Background, Premium};
     let (mut ledger, of) = ledger(&[(Premium, 1, 1.0), (Background, 2, 1.0), (Background, 3, 9.0)]);
     let report = step(&mut ledger, &[(of[0], 5.0), (of[1], 90.0), (of[2], 5.0)]);
@@ -106,7 +106,7 @@ fn a_sequence_that_a_step_before_ends_does_not_want_more() {
 }
 
 #[test]
-fn work_on_hold_and_the_system_tier_count_for_nobody() {
+fn work_on_hold_and_the_system_tier_are_charged_to_no_party() {
     use Tier::{Standard, System};
     let (mut ledger, of) = ledger(&[(Standard, 1, 1.0), (Standard, 2, 1.0), (System, 3, 1.0)]);
     ledger.rests(of[1].0, of[1].1);

@@ -15,24 +15,25 @@ const AIM_MIN: f64 = 0.9;
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
-/// Most tokens that count as making up a stream's lag, so that streams with long outputs do not pause for long. This
+/// Most tokens that count as making up a stream's lag, so that a step never holds up a stream with a long output for long. This
 /// number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
 const RECOVERY_TOKENS: f64 = 64.0;
 
-/// Longest next step that one stream allows, in parts: aimed pace, slack and recoverable lag.
+/// Longest next step that one stream allows, in parts: aimed pace, time ahead of that pace, and recoverable lag.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
     /// Aimed pace of the stream, us.
     pub(crate) aim_us: f64,
     /// Time by which the stream is ahead of its aimed pace, us; negative if it is behind.
-    pub(crate) slack_us: f64,
+    pub(crate) ahead_of_pace_us: f64,
     /// Recoverable lag: time that the stream is predicted to make up on its aimed pace after the next step if later
     /// steps hold no prompts, us. At most [`RECOVERY_TOKENS`] tokens count.
     pub(crate) recoverable_us: f64,
 }
 
-/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target; the end of time without one.
-/// `Service::deadline` then follows from the E2E target.
+/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target. Without a TTFT target, returns the
+/// largest `Timestamp`; the deadline of the request, if it has one, then follows from its E2E target
+/// (`Service::deadline`).
 pub(crate) fn ttft_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
@@ -45,7 +46,7 @@ fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// Returns a sort key of a sequence that sends tokens to its client: the key is larger the less the sequence is ahead
-/// of its TPOT target, and 0 if it has no TPOT target.
+/// of its TPOT target, and 0 if it has no TPOT target or no first token, not even in flight.
 pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
@@ -107,16 +108,16 @@ pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Opti
     let aim_us = aimed_pace_us(stream)?;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
     let steps = f64::from(stream.planned_output()) - 1.0;
-    let slack_us = aim_us * steps - elapsed_us;
+    let ahead_of_pace_us = aim_us * steps - elapsed_us;
     let output_left = f64::from(stream.output_left());
     let lost = target_us * steps - elapsed_us + output_left * (target_us - bare_us) < 0.0
-        || slack_us < -MAX_BEHIND * target_us;
+        || ahead_of_pace_us < -MAX_BEHIND * target_us;
     let gain_us = aim_us - bare_us;
     // The planned step gives the stream one token; tokens after it can make up a lag.
     let predicted = stream.service.predicted_tokens - f64::from(stream.planned_output()) - 1.0;
     let tokens = predicted.min(output_left - 1.0).clamp(0.0, RECOVERY_TOKENS);
     let recoverable_us = tokens * gain_us.max(0.0);
-    (!lost).then_some(Allowance { aim_us, slack_us, recoverable_us })
+    (!lost).then_some(Allowance { aim_us, ahead_of_pace_us, recoverable_us })
 }
 
 #[cfg(test)]
@@ -229,7 +230,8 @@ mod tests {
             let mut stream = paced(3, Some(0.5));
             stream.service.predicted_tokens = 31.0;
             stream.text.max_tokens = 3 + output_left;
-            allowance(&stream, 101.0, Timestamp(11_000 + elapsed_us)).map(|found| found.slack_us)
+            allowance(&stream, 101.0, Timestamp(11_000 + elapsed_us))
+                .map(|found| found.ahead_of_pace_us)
         };
         // The third token is due 1,000 us after the first by the target, and 950 us by the aimed pace. With 4 tokens left
         // in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.

@@ -5,9 +5,9 @@
 //! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
 //! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
 //! (Lindley's recursion): each step adds its premium work and takes off the TPOT target. The reserve is a quantile of
-//! that lag over the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`: at 0.9
-//! one step in ten finds a lag above the reserve; at 0.9999 almost none does, and lower tiers pay for lags that come
-//! once in hours.
+//! that lag, over about the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`: at
+//! 0.9 the lag is above the reserve in a tenth of the step time; at 0.9999 it almost never is, and lower tiers pay for
+//! lags that come once in hours.
 
 use tiercel_device::Timestamp;
 
@@ -22,15 +22,15 @@ const BUCKET_RATIO: f64 = 1.05;
 /// Number of buckets of the histogram of lags behind the TPOT target: one for lags below 1 ms, the others for lags up
 /// to 1 s.
 const BUCKETS: usize = 143;
-/// Time span of the most recent steps whose lags (times by which a premium stream would be behind its TPOT target) the
-/// histogram covers, us.
-const MEMORY_US: f64 = 600e6;
+/// Largest sum of the histogram's step durations, us. The histogram is scaled down to this sum, so that older steps
+/// count less and less.
+const HISTOGRAM_MAX_US: f64 = 600e6;
 /// Largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed pace, for each
 /// nine of the assurance (0.9 has one, 0.999 has three).
 const SAVED_PER_NINE: f64 = 0.05;
 /// Number of steps between two computations of the slack reserve, which is a quantile of the time by which a premium
 /// stream would be behind its TPOT target.
-const STEPS_PER_LOOK: u32 = 64;
+const STEPS_PER_UPDATE: u32 = 64;
 
 /// Slack reserve (slack of premium streams that lower tiers' work may not use up). It is computed from a histogram of
 /// lags: times by which premium streams would be behind their TPOT target if steps held only premium work.
@@ -71,7 +71,7 @@ impl SlackReserve {
     pub(crate) fn set_assurance(&mut self, assurance: f64) {
         if assurance != self.assurance {
             self.assurance = assurance;
-            self.look();
+            self.update_reserve();
         }
     }
 
@@ -112,16 +112,16 @@ impl SlackReserve {
         self.buckets[bucket_of(self.lag_us)] += step_us;
         self.seen_us += step_us;
         self.steps += 1;
-        if self.steps == STEPS_PER_LOOK {
+        if self.steps == STEPS_PER_UPDATE {
             self.steps = 0;
-            self.look();
+            self.update_reserve();
         }
     }
 
     /// Scales the lag histogram down to a sum of at most ten minutes, so that older steps count less and less, and
     /// computes the slack reserve as a quantile of the lag.
-    fn look(&mut self) {
-        let kept = (MEMORY_US / self.seen_us.max(1.0)).min(1.0);
+    fn update_reserve(&mut self) {
+        let kept = (HISTOGRAM_MAX_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
         self.seen_us *= kept;
         let most_us = self.seen_us * (1.0 - self.assurance);
@@ -242,7 +242,7 @@ mod tests {
             let reserve = after(0.955, 20, 60_000.0, steps);
             let sum_us: f64 = reserve.buckets.iter().sum();
             assert!((reserve.seen_us / sum_us - 1.0).abs() < 1e-6, "{steps} steps");
-            assert!(reserve.seen_us < 1.001 * MEMORY_US, "{steps} steps");
+            assert!(reserve.seen_us < 1.001 * HISTOGRAM_MAX_US, "{steps} steps");
             reserve.us()
         });
         assert!((30e3..33e3).contains(&reserves_us[0]), "{reserves_us:?}");

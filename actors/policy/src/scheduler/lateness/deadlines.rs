@@ -6,8 +6,8 @@
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
 //! whose work divided by the tenant's weight is the largest is given up.
 //!
-//! Prompts get a share of the device's time, and streams get the rest. Divided by this share, the work of a prompt is
-//! the time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
+//! Prompts get a share of the device's time, and streams get the rest. The work of a prompt divided by this share is the
+//! time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts
@@ -40,10 +40,10 @@ const PROMPTS_SHARE_MAX: f64 = 0.7;
 /// Factor, by tier, on the share of the device's time that a tier's prompts are expected to have. It is above 1 because
 /// streams with slack yield to prompts with a deadline, and below 1 for background, because higher-tier requests will
 /// still come.
-const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
+const PROMPTS_SHARE_FACTOR: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
 /// Time constant, by tier, us, of the average of the prompt work that arrives in higher tiers: about as long as
 /// requests of the tier wait.
-const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
+const TIME_CONSTANT_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
 
 /// Slack, in steps, that the first token of a late request needs before the request counts as in time again.
 const RECOVERY_STEPS: f64 = 2.0;
@@ -69,10 +69,10 @@ pub(crate) struct Deadlines {
 impl Deadlines {
     /// Adds an arriving prompt that takes `work_us` of device time to the recent prompt demand of its tier.
     fn arrives(&mut self, tier: Tier, work_us: f64, now: Timestamp) {
-        for (shares, memory_us) in self.arriving.iter_mut().zip(MEMORY_US) {
-            let left = (-(now.since_us(self.at) as f64) / memory_us).exp();
+        for (shares, time_constant_us) in self.arriving.iter_mut().zip(TIME_CONSTANT_US) {
+            let left = (-(now.since_us(self.at) as f64) / time_constant_us).exp();
             shares.iter_mut().for_each(|share| *share *= left);
-            shares[tier.index()] += work_us / memory_us;
+            shares[tier.index()] += work_us / time_constant_us;
         }
         self.at = self.at.max(now);
     }
@@ -80,7 +80,7 @@ impl Deadlines {
     /// Returns the recent prompt demand of `tiers` as a share of the device's time, averaged over the time constant of
     /// `tier`.
     fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
-        let left = (-(now.since_us(self.at) as f64) / MEMORY_US[tier.index()]).exp();
+        let left = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US[tier.index()]).exp();
         let arriving = &self.arriving[tier.index()];
         tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * left
     }
@@ -256,9 +256,9 @@ impl Deadlines {
         Some(sequence.arrival + us.max(0.0) as u64)
     }
 
-    /// Returns the expected time per token of a stream without a TPOT target, us. While requests of higher tiers come,
-    /// such a stream is left out of about every other step. Otherwise it is in every step, which all streams share with
-    /// the arriving prompts.
+    /// Returns the expected time per token of a stream without a TPOT target, us. The estimate assumes that such a stream
+    /// is left out of every other step while requests of higher tiers come. Otherwise it is in every step, which all
+    /// streams share with the arriving prompts.
     fn untargeted_pace_us(
         &self,
         tier: Tier,
@@ -293,7 +293,7 @@ impl Deadlines {
         let mut before_us = 0.0;
         for tier in Tier::ALL {
             let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
-            let most = (time.share() * OPTIMISM[tier.index()]).min(1.0);
+            let most = (time.share() * PROMPTS_SHARE_FACTOR[tier.index()]).min(1.0);
             let share = (most - taken).max(SHARE_MIN);
             let judged = self.of(tier).filter_map(|entry| {
                 let sequence = queue.table.get(entry.2)?;

@@ -6,7 +6,7 @@ use tiercel_device::Timestamp;
 /// is forgotten after a few minutes, and long enough for the counts to hold dozens of requests. Also the time for which
 /// the counts must be about equal for the flow to count as balanced: at the end of a burst, the count of requests that
 /// came falls below the count of those that were served, and both are equal for some seconds on the way.
-const MEMORY_US: f64 = 60e6;
+const TIME_CONSTANT_US: f64 = 60e6;
 /// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at
 /// which the two count as about equal.
 const DIFFERENCE_MAX: f64 = 0.1;
@@ -17,7 +17,7 @@ const SERVED_MIN: f64 = 20.0;
 /// Flow of requests through one tier, over the last minute or so.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flow {
-    /// Requests that came, each counted with the weight exp(-age / [`MEMORY_US`]).
+    /// Requests that came, each counted with the weight exp(-age / [`TIME_CONSTANT_US`]).
     came: f64,
     /// Requests that got their first tokens, with the same weights.
     served: f64,
@@ -44,7 +44,7 @@ impl Flow {
 
     /// Whether about as many requests have come as were served, for the last minute.
     pub(crate) fn balanced(&self) -> bool {
-        self.equal_since.is_some_and(|since| self.at.since_us(since) as f64 >= MEMORY_US)
+        self.equal_since.is_some_and(|since| self.at.since_us(since) as f64 >= TIME_CONSTANT_US)
     }
 
     /// Discounts a request that came at `arrival`, because its client left or an operator moved it to another tier.
@@ -81,7 +81,7 @@ impl Flow {
 
 /// Returns the weight with which a request counts that is `age_us` old.
 fn weight(age_us: u64) -> f64 {
-    (-(age_us as f64) / MEMORY_US).exp()
+    (-(age_us as f64) / TIME_CONSTANT_US).exp()
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@
 //! tenant. If no higher tier has requests, and only a few more requests come than can be in time, the tier is thereby
 //! served nearly as by a plain first-come-first-served server.
 //!
-//! If a higher tier has requests, a late request starves only when about as many requests of its tier have come as were
-//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival
-//! would make all requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
+//! If a higher tier has requests, a late request starves only if, for the last minute, the numbers of requests of its
+//! tier that came and that got first tokens have been about equal ([`Flow`]), as with clients that wait for their
+//! answers. If more come, the order of arrival would make all requests late. If fewer come, as after a burst, the time
+//! that the newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
 //! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and
@@ -43,7 +44,7 @@ const DRAIN_US_MAX: f64 = 300e6;
 /// Background requests do not starve while higher tiers have requests, which leave so little time that all of
 /// background would be late.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
-/// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts
+/// Most requests of a tier that starve at a time: as many as one plan may open. Tenants with late requests have parts
 /// of them in proportion to their weights, and at least one each.
 const STARVING_MAX: usize = 32;
 
@@ -60,7 +61,8 @@ pub(crate) struct LateRequests {
     /// Late requests that do not starve yet: they are served behind the requests of their tier that are in time. A
     /// tenant without such requests has no entry.
     late: BTreeMap<Owner, Group<Late>>,
-    /// Late requests that have waited too long (starve). A tenant without such requests has no entry.
+    /// Late requests that count as in time for good (starve), because they have waited long or their client came back at
+    /// its retry time. A tenant without such requests has no entry.
     starving: BTreeMap<Owner, Group<SeqId>>,
     /// Flow of requests through each tier.
     pub(crate) flow: [Flow; Tier::ALL.len()],

@@ -6,9 +6,10 @@ use crate::scheduler::plan::view::View;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
-/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While
-/// there are suspects of a failed step, returns only the first suspect; or, with `others_first` (a suspect was denied
-/// blocks), all sequences that are not suspects, so that they make room.
+/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. If
+/// suspects of a failed step are among them, returns the first suspect alone; or, with `others_first` (a suspect was
+/// denied blocks), the sequences that are not suspects, so that they make room. If there are no others and the scope is
+/// `All`, returns that suspect.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,

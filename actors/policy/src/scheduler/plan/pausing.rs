@@ -9,15 +9,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time without a token after which a background or best-effort stream counts as paused for too long, us. One such
-/// stream is kept in each step, so that every stream makes progress, however long higher tiers leave no time.
+/// Time without a token after which a background or best-effort stream counts as overdue, us. One overdue stream is kept
+/// in each step, so that every stream makes progress, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
 /// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. Of the
 /// streams among them that were not denied blocks, the one whose last token is the oldest stays, if that token is older
-/// than [`PAUSED_US_MAX`]. Then standard streams with ample slack are left out until premium streams can afford the
-/// step.
+/// than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until premium streams
+/// can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
@@ -29,7 +29,7 @@ pub(crate) fn pause(
     let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
     let left_us = budget.left_to_background(bare_us);
     let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
-    let overdue = paused_too_long(candidates.iter().filter(|candidate| low(candidate)), now);
+    let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), now);
     let streams = candidates.iter().filter(|candidate| low(candidate));
     let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
     // Keep at least one candidate, because a TPOT target may be shorter than a step of a single stream.
@@ -38,21 +38,24 @@ pub(crate) fn pause(
         let Some(at) = candidates.iter().rposition(pausable) else { break };
         needed_us -= cost.decode_us(candidates.remove(at).len);
     }
-    pause_standard(candidates, budget.over_premium(bare_us), (cost, bare_us), now);
+    let over_us = budget.over_premium(bare_us);
+    pause_standard(candidates, (over_us, overdue), (cost, bare_us), now);
 }
 
 /// Leaves standard streams out of a step that is longer than premium streams allow by `over_us`: the streams with the
-/// most slack first, and none without ample slack.
+/// most slack first, and none without ample slack. The stream `kept` stays.
 fn pause_standard(
     candidates: &mut Vec<Candidate<'_>>,
-    mut over_us: f64,
+    (mut over_us, kept): (f64, Option<SeqId>),
     (cost, bare_us): (&CostModel, f64),
     now: Timestamp,
 ) {
     if over_us <= 0.0 {
         return;
     }
-    let standard = |c: &&Candidate<'_>| c.decoding && c.sequence.tier == Tier::Standard;
+    let standard = |c: &&Candidate<'_>| {
+        c.decoding && c.sequence.tier == Tier::Standard && Some(c.sequence.id) != kept
+    };
     let with_slack = candidates.iter().filter(standard).filter_map(|candidate| {
         let us = ample_slack_us(candidate.sequence, bare_us, now)?;
         Some((Reverse(us as u64), candidate.sequence.id, cost.decode_us(candidate.len)))
@@ -68,9 +71,9 @@ fn pause_standard(
     candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
 }
 
-/// Returns the stream whose last token is the oldest, if that is longer ago than a pause may last. Streams that were
+/// Returns the stream whose last token is the oldest, if that token is older than [`PAUSED_US_MAX`]. Streams that were
 /// denied blocks are ignored: such a stream cannot go on, and would take the place of one that can.
-fn paused_too_long<'a, 'b: 'a>(
+fn overdue<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
     now: Timestamp,
 ) -> Option<SeqId> {
@@ -125,28 +128,29 @@ mod tests {
 
     #[test]
     fn standard_streams_with_most_slack_are_paused_until_the_step_is_short_enough() {
-        let left = |over_us| {
+        let left = |over_us, kept: Option<SeqId>| {
             let mut streams = [1, 2, 3].map(|id| stream(id, Tier::Standard, (9, 3), 50));
             for (stream, tpot_ms) in streams.iter_mut().zip([30.0, 60.0, 50.0]) {
                 stream.service.targets.tpot_ms = Some(tpot_ms);
             }
             let mut candidates = candidates(&streams);
-            pause_standard(&mut candidates, over_us, (&cost(), 100.0), NOW);
+            pause_standard(&mut candidates, (over_us, kept), (&cost(), 100.0), NOW);
             ids(&candidates)
         };
         // A stream of 12 tokens takes 7 + 12 * 0.5 = 13 us.
-        assert_eq!(left(0.0), [1, 2, 3]);
-        assert_eq!(left(13.0), [1, 3]);
-        assert_eq!(left(13.5), [1]);
-        assert_eq!(left(27.0), [] as [u64; 0]);
+        assert_eq!(left(0.0, None), [1, 2, 3]);
+        assert_eq!(left(13.0, None), [1, 3]);
+        assert_eq!(left(13.5, None), [1]);
+        assert_eq!(left(27.0, None), [] as [u64; 0]);
+        assert_eq!(left(13.0, Some(SeqId(2))), [1, 2], "the overdue stream stays");
     }
 
     #[test]
-    fn the_oldest_stream_that_was_not_denied_is_paused_too_long_after_the_limit() {
+    fn the_oldest_stream_that_was_not_denied_is_overdue_after_the_limit() {
         let mut streams = [(1, 1_000), (2, 500), (3, 700)]
             .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
         streams[1].kv.denied = true;
-        let overdue = |now| paused_too_long(candidates(&streams).iter(), Timestamp(now));
+        let overdue = |now| overdue(candidates(&streams).iter(), Timestamp(now));
         assert_eq!(overdue(700 + PAUSED_US_MAX), None);
         assert_eq!(overdue(700 + PAUSED_US_MAX + 1), Some(SeqId(3)));
     }

@@ -35,9 +35,11 @@ const SEPARATE_PART_SHARE: f64 = 0.25;
 type PrefillKey = (Tier, bool, bool, u64);
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream. Prompts share what is left, but of two prompts of a tier only the first is computed if
-/// the second is long beside a bare step, or if only the next step can finish the second. `prompts` says whether any
-/// candidate may be a prompt. With `by_rank` prompts go by rank alone.
+/// prompt never stalls a stream. Prompts share what is left. But with a step budget, once the step surely finishes a
+/// prompt, the next prompt of its tier waits if its chunk is long beside a bare step ([`SEPARATE_SHARE`]), or, in the
+/// order of deadlines, if only a long part of it fits and the next step has time and room for the whole prompt
+/// ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a prompt. With `by_rank` prompts go by rank
+/// alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
@@ -55,26 +57,26 @@ pub(crate) fn give_tokens(
     let bare_us = basis.cost.step_us(&bare);
     let least =
         basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX);
-    let room = basis.rules.prefill_room(bare.decode_tokens);
+    let tokens = basis.rules.prefill_room(bare.decode_tokens);
     // A bare step of 0 us, which a device without a measured speed has, does not count as short.
     let separates = budget.is_some() && bare_us > 0.0;
-    let mut left = Left {
-        us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
+    let mut room = PrefillRoom {
+        time_us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
         used_us: 0.0,
-        room,
-        background_room: room.min(background_tokens(&basis.rules, traffic)),
+        tokens,
+        background_tokens: tokens.min(background_tokens(&basis.rules, traffic)),
         least,
         separate_bare_us: if separates { bare_us } else { f64::INFINITY },
         shortage: memory.shortage,
         finished: None,
-        used: 0,
+        used_tokens: 0,
         partial: 0,
     };
     let tiers_share = several_tiers_share(candidates);
     for at in in_order(candidates, (&basis.rules, by_rank), tiers_share) {
         let sequence = candidates[at].sequence;
         let shares = tiers_share && sequence.service.key.class.payer().is_some();
-        match left.chunk(sequence, shares, basis) {
+        match room.chunk(sequence, shares, basis) {
             Chunk::Tokens(tokens) => candidates[at].tokens = tokens,
             Chunk::Skip => continue,
             Chunk::StepIsFull => break,
@@ -83,15 +85,15 @@ pub(crate) fn give_tokens(
 }
 
 /// Time and tokens that the step has for prompts, and how much of them is used up.
-struct Left {
+struct PrefillRoom {
     /// Time that the step has for all its prompts, us.
-    us: f64,
+    time_us: f64,
     /// Time that prompts of the step have used up so far, us.
     used_us: f64,
     /// Number of tokens that the step has for all its prompts.
-    room: u32,
+    tokens: u32,
     /// Number of prompt tokens in the step beyond which prompts of the background tier get no more tokens.
-    background_room: u32,
+    background_tokens: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
     /// Time of the step without prompts, us, against which chunks count as long if this step finishes another prompt of
@@ -102,7 +104,7 @@ struct Left {
     /// Effective tier of the last prompt that the step surely finishes; `None` if there is none yet.
     finished: Option<Tier>,
     /// Number of tokens that prompts of the step have used up so far.
-    used: u32,
+    used_tokens: u32,
     /// Number of prompts of which the step computes only a part.
     partial: u32,
 }
@@ -117,7 +119,7 @@ enum Chunk {
     StepIsFull,
 }
 
-impl Left {
+impl PrefillRoom {
     /// Chooses how many tokens of a prompt the step computes, and adds these tokens and their time to what prompts have
     /// used up. `shares` is true if the prompt is best effort and several tiers share the step's time for best-effort
     /// prompts.
@@ -126,7 +128,7 @@ impl Left {
         // Do not apply the token limit of background prompts if tiers share time for best-effort prompts: the tiers'
         // fair queue limits them already.
         let limited = sequence.tier == Tier::Background && settings.chunked_prefill && !shares;
-        let most = if limited { self.background_room } else { self.room };
+        let most = if limited { self.background_tokens } else { self.tokens };
         let left = sequence.left_to_compute();
         let computed = sequence.planned_len() - left;
         let tier = sequence.service.key.class.tier();
@@ -134,23 +136,25 @@ impl Left {
         if self.separates(tier, basis.cost.prefill_us(next, computed), SEPARATE_SHARE) {
             return Chunk::StepIsFull;
         }
-        let affordable = basis.cost.prefill_tokens_in(self.us - self.used_us, computed);
-        let least = self.least.saturating_sub(self.used);
-        let tokens = match most.saturating_sub(self.used).min(affordable.max(least)) {
-            free if settings.chunked_prefill => chunk(left, free, self.used == 0, &basis.rules),
+        let affordable = basis.cost.prefill_tokens_in(self.time_us - self.used_us, computed);
+        let least = self.least.saturating_sub(self.used_tokens);
+        let tokens = match most.saturating_sub(self.used_tokens).min(affordable.max(least)) {
+            free if settings.chunked_prefill => {
+                chunk(left, free, self.used_tokens == 0, &basis.rules)
+            }
             free if left <= free => left,
-            _ if self.used == 0 => left.min(self.room),
+            _ if self.used_tokens == 0 => left.min(self.tokens),
             // Without chunked prefill, a prompt that does not fit waits for the next step, and so do all prompts after
             // it: if they overtook it, it could be pushed out of the next step too.
             _ => return Chunk::StepIsFull,
         };
         let chunk_us = basis.cost.prefill_us(tokens, computed);
         let leaves_partial = tokens < left;
-        let full = settings.max_partial_prefills;
-        if leaves_partial && full > 0 && self.partial >= full {
+        let most_partial = settings.max_partial_prefills;
+        if leaves_partial && most_partial > 0 && self.partial >= most_partial {
             return Chunk::Skip;
         }
-        // The first prompt takes a token of the next step as a stream.
+        // Less than `most`, because the prompt that this step finishes decodes in the next step, which takes a token.
         let next_finishes = next == left && left < most;
         if leaves_partial && next_finishes && self.part_waits(sequence, chunk_us, basis) {
             return Chunk::StepIsFull;
@@ -159,7 +163,7 @@ impl Left {
         if tokens == left && !self.may_lack_blocks(sequence) {
             self.finished = Some(tier);
         }
-        self.used += tokens;
+        self.used_tokens += tokens;
         self.used_us += chunk_us;
         Chunk::Tokens(tokens)
     }
@@ -173,16 +177,16 @@ impl Left {
     }
 
     /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another prompt
-    /// of its tier and the next step has time for the whole prompt. By deadline, prompts that come later overtake only
-    /// late ones, until these starve (see [`crate::scheduler::lateness::starvation`]). If the shortest prompts went
-    /// first, a prompt that waits could be overtaken again and again.
+    /// of its tier and the next step has time for the whole prompt. Only in the order of deadlines: there a prompt that
+    /// comes later overtakes only prompts that are late or whose TTFT target falls due later. If the shortest prompts
+    /// went first, a prompt that waits could be overtaken again and again.
     fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
         let left = sequence.left_to_compute();
         let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
         let tier = sequence.service.key.class.tier();
         let long = self.separates(tier, chunk_us, SEPARATE_PART_SHARE);
-        by_deadline && whole_us <= self.us && long
+        by_deadline && whole_us <= self.time_us && long
     }
 
     /// Whether a chunk of `chunk_us` waits for the next step, because this step finishes another prompt of its tier and

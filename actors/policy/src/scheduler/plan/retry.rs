@@ -35,7 +35,7 @@ pub(crate) struct Retry {
     pub(crate) scope: RetryScope,
     /// Whether the plan under way left out a running sequence that the step could include.
     pub(crate) skipped_running: bool,
-    /// Number of plans in a row, since the last event, that led to no step while none was in flight.
+    /// Number of successive step requests since the last event that led to no step while none was in flight.
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,
@@ -61,9 +61,9 @@ impl Retry {
         self.empty_plans = 0;
     }
 
-    /// Sets how many waiting sequences the next plan may open: twice as many as this plan if none was `denied` blocks,
-    /// otherwise as many as this plan `opened` (at least one), because a denied sequence takes a slot of the step that
-    /// a running sequence could use.
+    /// Sets how many waiting sequences the next plan may open, if this plan considered all sequences: twice the limit of
+    /// this plan (at most [`OPENS_MAX`]) if no waiting sequence was `denied` blocks; otherwise as many as this plan
+    /// `opened`, at least one, because a denied sequence takes a slot of the step that a running sequence could use.
     pub(crate) fn limit_opens(&mut self, opened: usize, denied: usize) {
         if self.scope == RetryScope::All {
             self.open_limit = match denied {

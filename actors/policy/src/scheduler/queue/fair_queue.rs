@@ -2,7 +2,8 @@
 //!
 //! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and
 //! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
-//! the greatest start tag of a request that has started. Service is counted in tokens or in us of device time; the
+//! the greatest start tag of a request that has been served: one that has its first token (fair queues of tenants by
+//! device time) or has opened (queue by tokens). Service is counted in tokens or in us of device time; the
 //! service of an output is predicted until the output ends. A tenant's tags advance by service / weight, so that
 //! tenants whose requests all wait have service in proportion to their weights. Each request counts with the weight
 //! that its tenant had when the request arrived.
@@ -21,7 +22,7 @@ const MAX_TENANTS: usize = 4096;
 pub(crate) struct FairTag {
     /// Tier whose fair queue of tenants the request entered last.
     pub(crate) queue: Tier,
-    /// Start tag of the request (virtual time), us of device time.
+    /// Start tag of the request (virtual time), us of device time divided by the tenant's weight.
     pub(crate) start: f64,
     /// Predicted device time of the request that its tenant was charged, us; 0 before the request entered a fair queue.
     pub(crate) charged_us: f64,
@@ -31,8 +32,8 @@ pub(crate) struct FairTag {
 /// device time) that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
-    /// Virtual time of the fair queue: the greatest start tag of all requests that have started.
-    now: f64,
+    /// Virtual time of the fair queue: the greatest start tag of all requests that have been served.
+    virtual_time: f64,
     /// Tags of each tenant whose service is remembered.
     tags: BTreeMap<Salt, Tags>,
 }
@@ -70,9 +71,10 @@ impl FairQueue {
         if self.tags.len() >= MAX_TENANTS && !self.tags.contains_key(&tenant) {
             self.forget_least();
         }
-        let fresh = Tags { start: self.now, finish: self.now, credit: 0.0, waiting: 0 };
+        let fresh =
+            Tags { start: self.virtual_time, finish: self.virtual_time, credit: 0.0, waiting: 0 };
         let tags = self.tags.entry(tenant).or_insert(fresh);
-        tags.start = tags.finish.max(self.now);
+        tags.start = tags.finish.max(self.virtual_time);
         tags.waiting += 1;
         tags.finish = tags.start + weight.virtual_time(service);
         tags.start
@@ -92,9 +94,9 @@ impl FairQueue {
         }
     }
 
-    /// Advances the virtual time to the start tag `tag` of a request that starts, if that is later.
+    /// Advances the virtual time to the start tag `tag` of a request that is served, if that is later.
     pub(crate) fn start(&mut self, tag: f64) {
-        self.now = self.now.max(tag);
+        self.virtual_time = self.virtual_time.max(tag);
     }
 
     /// Corrects the charge of a tenant by `service`, actual less predicted service of a request that arrived with the

@@ -25,8 +25,8 @@ pub(crate) struct PriorityKey {
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
     /// Number that orders the sequences of an effective tier, as the setting `scheduler.order` says: predicted output
-    /// in tokens, a start tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length in
-    /// tokens, unless other tenants wait too.
+    /// in tokens, a start tag of a fair queue, or 0 for the order of arrival. For late requests the prompt's length in
+    /// tokens, unless `scheduler.fair_tenants` is on and another tenant waits or the request has aged.
     pub(crate) number: u64,
     /// Whether the sequence's first token is expected late: requests in time go first. A stream keeps the value that it
     /// had at its first token, until an operator changes its tier or the rules.

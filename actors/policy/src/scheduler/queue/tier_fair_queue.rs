@@ -23,9 +23,9 @@ pub(crate) struct TierFairQueue {
     /// Share of the device's time that each tier is due, 0 to 1.
     weights: [f64; TIERS],
     /// Virtual time: greatest start tag of a request that has started.
-    now: f64,
+    virtual_time: f64,
     /// Start tag of each tier's next request, us of device time divided by the tier's share.
-    finish: [f64; TIERS],
+    next_start: [f64; TIERS],
     /// Whether each tier had best-effort requests waiting before the last plan.
     waited: [bool; TIERS],
 }
@@ -33,7 +33,12 @@ pub(crate) struct TierFairQueue {
 impl TierFairQueue {
     pub(crate) fn new(shares: &SharesSettings) -> TierFairQueue {
         let weights = weights(shares);
-        TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
+        TierFairQueue {
+            weights,
+            virtual_time: 0.0,
+            next_start: [0.0; TIERS],
+            waited: [false; TIERS],
+        }
     }
 
     /// Changes the shares that tiers are due. Requests that start from now on are charged by them.
@@ -46,9 +51,10 @@ impl TierFairQueue {
     /// [`CREDIT_US_MAX`]) for service that it did not get.
     pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
-            let least = if self.waited[at] { self.now - CREDIT_US_MAX } else { self.now };
+            let least =
+                if self.waited[at] { self.virtual_time - CREDIT_US_MAX } else { self.virtual_time };
             if waits {
-                self.finish[at] = self.finish[at].max(least);
+                self.next_start[at] = self.next_start[at].max(least);
             }
         }
         self.waited = waits;
@@ -57,15 +63,15 @@ impl TierFairQueue {
     /// Returns the tier that is served next: the one with the lowest start tag among those that have requests waiting.
     pub(crate) fn next(&self, waits: [bool; TIERS]) -> Option<Tier> {
         let waiting = Tier::ALL.into_iter().filter(|tier| waits[tier.index()]);
-        waiting.min_by(|a, b| self.finish[a.index()].total_cmp(&self.finish[b.index()]))
+        waiting.min_by(|a, b| self.next_start[a.index()].total_cmp(&self.next_start[b.index()]))
     }
 
     /// Records that a request of the tier starts, which will take about `us` of device time: advances the virtual time
     /// and charges the tier.
     pub(crate) fn start(&mut self, tier: Tier, us: f64) {
-        let finish = &mut self.finish[tier.index()];
-        self.now = self.now.max(*finish);
-        *finish += us / self.weights[tier.index()];
+        let next_start = &mut self.next_start[tier.index()];
+        self.virtual_time = self.virtual_time.max(*next_start);
+        *next_start += us / self.weights[tier.index()];
     }
 
     /// Charges the tier of a best-effort sequence that gets its first blocks with the sequence's predicted device time.
@@ -87,7 +93,7 @@ impl TierFairQueue {
 
     /// Corrects the charge of a tier by `us`, actual less predicted device time.
     fn correct(&mut self, tier: Tier, us: f64) {
-        self.finish[tier.index()] += us / self.weights[tier.index()];
+        self.next_start[tier.index()] += us / self.weights[tier.index()];
     }
 }
 
@@ -179,9 +185,9 @@ mod tests {
         turns.open(&mut sequence);
         assert_eq!(sequence.service.charged, Some((Tier::Premium, 30.0)));
         // Premium's share is a half.
-        assert_eq!(turns.finish, [0.0, 60.0, 0.0, 0.0]);
+        assert_eq!(turns.next_start, [0.0, 60.0, 0.0, 0.0]);
         turns.end(&sequence, 12.0);
-        assert_eq!(turns.finish, [0.0, 24.0, 0.0, 0.0]);
+        assert_eq!(turns.next_start, [0.0, 24.0, 0.0, 0.0]);
     }
 
     #[test]
@@ -193,7 +199,7 @@ mod tests {
         for sequence in [&mut resumed, &mut with_target] {
             turns.open(sequence);
             turns.end(sequence, 12.0);
-            assert_eq!((sequence.service.charged, turns.finish), (None, [0.0; TIERS]));
+            assert_eq!((sequence.service.charged, turns.next_start), (None, [0.0; TIERS]));
         }
     }
 }

@@ -4,7 +4,7 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 /// Time constant of the usage of tiers, us: usage of that age counts 1/e, about a third.
-const MEMORY_US: f64 = 60e6;
+const TIME_CONSTANT_US: f64 = 60e6;
 
 /// Device time that each tier used lately, as an exponentially decaying sum.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct TierUsage {
 impl TierUsage {
     /// Adds the device time that each tier used in a step that ended at `now`, us.
     pub(crate) fn add(&mut self, us: [f64; TIERS], now: Timestamp) {
-        let kept = (-(now.since_us(self.at) as f64) / MEMORY_US).exp();
+        let kept = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US).exp();
         self.at = now;
         for (usage, us) in self.us.iter_mut().zip(us) {
             *usage = *usage * kept + us;

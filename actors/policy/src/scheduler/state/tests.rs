@@ -16,7 +16,7 @@ fn add(s: &mut State, id: u64, tier: Tier, (phase, was_open): (Phase, bool)) {
 }
 
 #[test]
-fn the_census_counts_as_waiting_whoever_never_had_blocks() {
+fn the_census_counts_sequences_that_never_had_blocks_as_waiting() {
     let mut s = scheduler(|_| ());
     let phases = [
         (Tier::Premium, (Phase::Waiting, false), 3),
@@ -41,7 +41,7 @@ fn the_census_counts_as_waiting_whoever_never_had_blocks() {
 }
 
 #[test]
-fn the_load_is_the_greater_of_used_slots_and_used_blocks_while_anybody_runs() {
+fn the_load_is_the_greater_of_used_slots_and_used_blocks_while_sequences_run() {
     let mut s = scheduler(|e| e.shedding.form = SheddingForm::Share);
     s.memory.free_blocks = 25;
     assert_eq!(s.share_report().load, 0.0, "nobody runs");
@@ -77,7 +77,7 @@ fn the_largest_number_of_sequences_in_a_step_is_the_setting() {
 }
 
 #[test]
-fn changed_targets_hold_for_later_arrivals_and_for_whoever_enters_another_tier() {
+fn changed_targets_hold_for_later_arrivals_and_for_requests_that_enter_another_tier() {
     let mut settings = EngineSettings::default();
     let mut s = scheduler(|e| settings = e.clone());
     for id in [1, 2, 3] {

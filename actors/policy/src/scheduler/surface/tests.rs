@@ -155,8 +155,12 @@ fn a_tick_ends_requests_whose_patience_is_over() {
     s.tick(Timestamp(5_432));
     assert!(s.actions.is_empty(), "the request waits that long");
     s.tick(Timestamp(5_433));
-    let fault =
-        RequestFault::OutOfPatience { patience_ms: 5, stated: true, retry_after_ms: 10_000 };
+    let fault = RequestFault::OutOfPatience {
+        tier: Tier::Standard,
+        patience_ms: 5,
+        stated: true,
+        retry_after_ms: 10_000,
+    };
     assert_eq!(ended(&mut s).outcome, Some(Err(fault)));
 }
 

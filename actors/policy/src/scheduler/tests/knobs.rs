@@ -155,7 +155,7 @@ fn prompts_alone_go_before_decodes_until_they_are_denied() {
 }
 
 #[test]
-fn a_static_batch_takes_nobody_once_the_first_of_it_has_ended() {
+fn a_static_batch_takes_no_request_once_its_first_one_has_ended() {
     let mut s = plain(|e| {
         e.scheduler.batching = Batching::Static;
         e.scheduler.max_num_seqs = 2;
@@ -248,7 +248,7 @@ fn victims_go_by_the_rule() {
 }
 
 #[test]
-fn rules_without_tiers_look_at_all_alike_and_the_others_at_the_worst_tier_first() {
+fn rules_without_tiers_treat_all_victims_alike_and_the_others_take_the_lowest_tier_first() {
     let victims = |rule| {
         let mut s = tiered(|e| e.preemption.victim = rule);
         s.enqueue(longer(1, Tier::Background, 4, 9));
@@ -322,7 +322,7 @@ fn a_preempted_sequence_waits_where_the_policy_says() {
 }
 
 #[test]
-fn waiting_makes_background_as_good_as_standard_and_no_better_than_the_cap() {
+fn waiting_raises_background_to_standard_and_no_higher_than_the_cap() {
     let first = |cap, at_ms: u64| {
         let mut s = tiered(|e| {
             e.scheduler.ageing_s = 1.0;
@@ -362,7 +362,7 @@ fn tenants_take_turns_whatever_their_tiers() {
 }
 
 #[test]
-fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
+fn background_streams_are_left_out_of_steps_that_higher_tiers_cannot_afford() {
     let running = |pause, target_ms| {
         let mut s = scheduler(|e| {
             e.scheduler.pause_background = pause;

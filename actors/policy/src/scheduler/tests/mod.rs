@@ -204,7 +204,7 @@ fn the_long_prefill_threshold_bounds_each_prompt() {
 }
 
 #[test]
-fn background_prompts_fill_only_a_quarter_of_a_step_while_better_requests_come() {
+fn background_prompts_fill_only_a_quarter_of_a_step_while_higher_tiers_have_requests() {
     let planned_after = |better_came, policy, percent, standard| {
         let mut s = scheduler(|e| {
             e.use_policy(policy);
@@ -232,7 +232,7 @@ fn background_prompts_fill_only_a_quarter_of_a_step_while_better_requests_come()
 }
 
 #[test]
-fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
+fn policies_differ_in_order_and_in_victims_of_a_start() {
     let planned = |policy| {
         let mut s = scheduler(|e| e.use_policy(policy));
         s.enqueue(sequence(1, Tier::Background, 4));
@@ -250,7 +250,7 @@ fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
 }
 
 #[test]
-fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() {
+fn no_sequence_takes_blocks_from_a_higher_one_and_a_starting_one_never_from_its_own_tier() {
     let mut s = scheduler(|e| e.use_policy(Policy::PriorityPreempt));
     for id in 1..=3 {
         s.enqueue(sequence(id, Tier::Standard, 4));
@@ -296,7 +296,7 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
 }
 
 #[test]
-fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
+fn waiting_sequences_that_were_denied_leave_their_places_to_running_ones() {
     let mut s = scheduler(|e| e.scheduler.max_num_seqs = 3);
     s.enqueue(sequence(1, Tier::Background, 4));
     s.enqueue(sequence(2, Tier::Background, 4));
@@ -338,7 +338,7 @@ fn an_idle_engine_still_reports_what_was_released() {
 }
 
 #[test]
-fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
+fn a_copied_victim_is_restored_when_no_sequence_needs_its_blocks_any_more() {
     let mut s = scheduler(|_| ());
     s.enqueue(sequence(1, Tier::Background, 8));
     step(&mut s);

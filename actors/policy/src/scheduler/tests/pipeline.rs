@@ -164,7 +164,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
 }
 
 #[test]
-fn whoever_has_its_last_token_under_way_is_in_no_further_step() {
+fn a_sequence_whose_last_token_is_in_flight_is_in_no_further_step() {
     let mut s = with_sequences(2, 4);
     s.queue.table.update(SeqId(1), |sequence| sequence.text.tokens.extend([1, 1, 1]));
     let first = submit(&mut s);
@@ -301,7 +301,7 @@ fn after_a_failure_only_what_does_not_follow_from_it_is_believed() {
 }
 
 #[test]
-fn a_step_that_fails_after_one_it_follows_accuses_nobody() {
+fn a_step_that_fails_after_the_step_before_it_makes_no_suspects() {
     let mut s = with_sequences(1, 4);
     let first = submit(&mut s);
     s.enqueue(sequence(2, Tier::Standard, 4));

@@ -51,7 +51,7 @@ fn it_is_a_victim_before_all_that_run_and_is_preempted_once() {
 }
 
 #[test]
-fn anybody_may_have_what_it_kept_and_whom_they_might_take_besides() {
+fn any_sequence_may_take_retained_blocks() {
     let mut s = parked();
     s.enqueue(longer(3, Tier::Background, 9, 9));
     s.enqueue(longer(4, Tier::Standard, 9, 9));

@@ -10,7 +10,7 @@ use tiercel_config::{AtLimit, EngineSettings, PreemptionMode, StepMix, VictimRul
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 #[test]
-fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
+fn no_victims_are_named_while_free_blocks_are_enough_for_all() {
     let named = |free_blocks, arrives: Option<u32>| {
         let mut s = tiered(|e| {
             e.preemption.mirror_percent = 0;
@@ -36,7 +36,7 @@ fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
 }
 
 #[test]
-fn whom_others_gave_way_for_runs_before_they_may_take_their_blocks_back() {
+fn a_sequence_runs_before_the_victims_preempted_for_it_may_take_their_blocks_back() {
     let next = |pending_blocks| {
         let mut s = plain(|e| e.scheduler.mix = StepMix::PromptsAlone);
         s.enqueue(longer(1, Tier::Standard, 4, 9));
@@ -85,7 +85,7 @@ fn taken_to_start(change: impl FnOnce(&mut EngineSettings), at: u64) -> u32 {
 }
 
 #[test]
-fn nobody_gives_way_before_it_had_some_tokens_nor_at_once_for_one_that_has_just_come() {
+fn a_sequence_is_no_victim_before_it_had_some_tokens_nor_at_once_for_a_newcomer() {
     assert_eq!(taken_to_start(|_| (), 500), 1);
     assert_eq!(taken_to_start(|e| e.preemption.min_tokens = 1, 500), 1);
     assert_eq!(taken_to_start(|e| e.preemption.min_tokens = 2, 500), 0);

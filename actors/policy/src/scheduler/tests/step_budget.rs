@@ -77,7 +77,7 @@ fn a_stream_may_spend_its_target_and_what_it_has_saved() {
 }
 
 #[test]
-fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budget() {
+fn a_stream_limits_no_step_if_it_is_lost_or_has_no_target_or_under_a_fixed_budget() {
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 5, 1000);
@@ -126,7 +126,7 @@ fn admission_is_told_of_steps_as_long_as_they_will_be() {
 }
 
 #[test]
-fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
+fn the_reserve_is_kept_from_lower_tiers_and_not_from_premium_itself() {
     let prompt = |worse_came| {
         let mut s = paced();
         s.reserve = SlackReserve::of_us(1_000.0);
@@ -177,7 +177,7 @@ fn prompts_go_on_however_little_a_stream_has_to_spend() {
 }
 
 #[test]
-fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
+fn a_step_without_due_prompts_is_short_enough_for_requests_that_may_come() {
     for (tier, expected) in [(Tier::Background, 80), (Tier::Standard, 80), (Tier::Premium, 200)] {
         let mut s = paced();
         s.basis.targets.premium.ttft_ms = Some(3.0);
@@ -231,7 +231,7 @@ fn a_first_token_that_is_due_is_not_held_up_by_a_stream_of_its_tier() {
 }
 
 #[test]
-fn a_better_prompt_goes_before_the_pace_of_a_worse_stream_even_when_it_is_late() {
+fn a_prompt_goes_before_the_pace_of_a_lower_tiers_stream_even_when_it_is_late() {
     let mut s = paced();
     s.basis.targets.standard.tpot_ms = Some(0.5);
     stream(&mut s, Tier::Standard, 100, 20_000);
@@ -255,7 +255,7 @@ fn a_late_prompt_keeps_its_pace_to_the_end() {
 }
 
 #[test]
-fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
+fn a_due_prompt_does_not_break_the_pace_of_a_higher_tiers_stream() {
     let mut s = paced();
     s.basis.rules.shedding.late = Late::Wait;
     (s.basis.targets.standard.tpot_ms, s.basis.targets.standard.ttft_ms) = (Some(0.3), Some(10.0));
@@ -313,7 +313,7 @@ fn decodes(s: &mut State, now: u64) -> [usize; 3] {
 }
 
 #[test]
-fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
+fn streams_of_lower_tiers_are_left_out_of_steps_that_premium_cannot_afford() {
     let mut s = mixed();
     assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "nothing presses");
     let mut s = mixed();
@@ -335,7 +335,7 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
 }
 
 #[test]
-fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {
+fn lower_tiers_leave_premium_streams_the_slack_saved_for_the_reserve() {
     let budget = |reserve_us: f64, prompt: NewSequence| {
         let mut s = paced();
         s.basis.rules.shedding.late = Late::Wait;
@@ -356,7 +356,7 @@ fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {
 }
 
 #[test]
-fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
+fn a_premium_stream_saves_slack_before_lower_tiers_may_spend_it() {
     let mut s = paced();
     // The slack reserve is 1410 us. Each step leaves a thirtieth of it (47 us) unspent until the stream has saved it
     // up.

@@ -60,7 +60,7 @@ fn a_tenant_that_had_little_does_not_wait_for_one_that_asks_for_much() {
 }
 
 #[test]
-fn better_tiers_come_first_whosever_turn_it_is() {
+fn higher_tiers_come_first_whichever_tenants_turn_it_is() {
     let mut s = fair(true);
     for id in 1..=9 {
         s.enqueue(of(1, id, Tier::Premium, 30));
@@ -71,7 +71,7 @@ fn better_tiers_come_first_whosever_turn_it_is() {
 }
 
 #[test]
-fn whoever_is_moved_to_another_tier_takes_its_turn_there() {
+fn a_request_moved_to_another_tier_takes_its_turn_there() {
     let mut s = fair(true);
     for id in 1..=8 {
         s.enqueue(of(1, id, Tier::Standard, 30));

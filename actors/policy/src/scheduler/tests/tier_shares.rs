@@ -94,13 +94,13 @@ fn tiers_that_all_wait_have_had_their_shares_but_for_a_request_of_each() {
 }
 
 #[test]
-fn otherwise_the_better_tier_has_everything() {
+fn without_fair_tiers_the_higher_tier_has_all_time() {
     let had = *had_us(false).last().expect("many steps");
     assert_eq!(had[2] + had[3], 0.0, "{had:?}");
 }
 
 #[test]
-fn whoever_has_a_target_goes_first_whatever_its_tier_had() {
+fn a_request_with_a_target_goes_before_best_effort_ones_of_any_tier() {
     let mut s = without_targets(true);
     s.basis.targets.premium.ttft_ms = Some(1e6);
     for id in 1..=60 {

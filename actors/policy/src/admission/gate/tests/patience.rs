@@ -15,14 +15,8 @@ fn patient(tier: Tier, ms: u64) -> Applicant {
 fn a_request_that_states_less_patience_than_its_expected_wait_is_refused_with_both_figures() {
     let mut gate = gate_with(all(100.0), waiting_20_s(false));
     assert_eq!(gate.would_accept(&patient(Tier::Standard, 20_000), NOW), Ok(()));
-    // The first decision of a gate adds nothing to the retry time, which is then 20 s - 5 s.
-    let refusal = Refusal::OutOfPatience {
-        tier: Tier::Standard,
-        expected_ms: 20_000,
-        patience_ms: 5_000,
-        stated: true,
-        retry_after_ms: 15_000,
-    };
+    let refusal =
+        Refusal::OutOfPatience { tier: Tier::Standard, expected_ms: 20_000, patience_ms: 5_000 };
     assert_eq!(gate.submit(&patient(Tier::Standard, 5_000), NOW), Err(refusal));
     let returning = Applicant { returning: true, ..of(Tier::Standard) };
     let later = NOW + 15_000_000;
@@ -30,7 +24,7 @@ fn a_request_that_states_less_patience_than_its_expected_wait_is_refused_with_bo
 }
 
 #[test]
-fn a_stated_patience_refuses_nobody_while_the_drain_rate_is_unknown() {
+fn a_stated_patience_refuses_no_request_while_the_drain_rate_is_unknown() {
     let mut gate = gate_with(all(100.0), waiting_20_s(false));
     assert_eq!(gate.would_accept(&patient(Tier::Background, 1), NOW), Ok(()));
     gate.update(report());
@@ -38,7 +32,7 @@ fn a_stated_patience_refuses_nobody_while_the_drain_rate_is_unknown() {
 }
 
 #[test]
-fn the_patience_of_a_tier_refuses_nobody_on_arrival() {
+fn the_patience_of_a_tier_refuses_no_request_on_arrival() {
     let mut gate = gate(|settings| settings.patience.standard_s = 5.0);
     gate.update(waiting_20_s(false));
     assert_eq!(gate.would_accept(&of(Tier::Standard), NOW), Ok(()));

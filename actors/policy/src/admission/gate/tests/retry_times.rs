@@ -60,3 +60,17 @@ fn clients_of_a_full_queue_wait_at_least_5_s_if_the_tier_misses_its_targets() {
     gate.update(Capacity { queue_us: [Some(20e6); 4], ..report() });
     assert!((20_000..=30_000).contains(&told_by_check(&mut gate)), "the wait is longer than 5 s");
 }
+
+#[test]
+fn clients_of_a_full_server_are_told_different_times_in_which_their_tiers_queue_drains() {
+    let mut gate = gate_with(
+        all(100.0),
+        Capacity { queue_us: [None, Some(2e6), Some(20e6), None], ..report() },
+    );
+    let mut told = [(); 4].map(|()| gate.retry_time_when_full(Tier::Standard));
+    told.sort_unstable();
+    assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    // Retry times are the time in which the queue drains, and up to a half more.
+    assert!(told.iter().all(|ms| (20_000..=30_000).contains(ms)), "{told:?}");
+    assert!((2_000..=3_000).contains(&gate.retry_time_when_full(Tier::Premium)));
+}

@@ -45,7 +45,7 @@ fn under_load_a_tier_with_more_than_its_share_is_refused_mostly_and_told_both_sh
 }
 
 #[test]
-fn shedding_by_shares_refuses_neither_late_requests_of_other_tiers_nor_anybody_at_a_low_load() {
+fn shedding_by_shares_refuses_neither_late_requests_of_other_tiers_nor_any_at_a_low_load() {
     let mut gate = gate_with(all(100.0), sharing(0.8));
     assert_eq!(refusals(&mut gate, &of(Tier::Standard), 100, NOW), []);
     assert_eq!(refusals(&mut gate, &of(Tier::Premium), 100, NOW), []);

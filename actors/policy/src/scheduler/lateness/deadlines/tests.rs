@@ -32,7 +32,7 @@ fn the_longest_prompt_is_given_up_for_the_others() {
 }
 
 #[test]
-fn whoever_asks_for_most_gives_up_first() {
+fn the_tenant_that_asks_for_most_gives_up_first() {
     let modest = waiting(1, 1, 1000.0, 300.0);
     let greedy = (2..=9).map(|id| waiting(id, 2, 1000.0, 150.0));
     let (late_ones, _) = late(std::iter::once(modest).chain(greedy), 0.0, 1.0);
@@ -96,7 +96,7 @@ fn late_of(s: &State, id: u64) -> bool {
 }
 
 #[test]
-fn a_late_request_goes_behind_those_in_time_and_before_worse_tiers() {
+fn a_late_request_goes_behind_requests_in_time_and_before_lower_tiers() {
     let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
     s.basis.targets.standard.ttft_ms = Some(5.0);
     s.enqueue(sequence(1, Tier::Standard, 900));
@@ -111,7 +111,7 @@ fn a_late_request_goes_behind_those_in_time_and_before_worse_tiers() {
 }
 
 #[test]
-fn whoever_could_be_in_time_after_all_is() {
+fn a_late_request_with_slack_is_in_time_again() {
     let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
     s.basis.targets.standard.ttft_ms = Some(12.0);
     for id in 1..=2 {
@@ -245,7 +245,7 @@ fn is_late_with(
 }
 
 #[test]
-fn what_better_prompts_took_lately_is_taken_off_the_time_of_a_prompt() {
+fn the_recent_demand_of_higher_tiers_is_taken_off_the_time_of_a_prompt() {
     // A step of 420 us has 320 us for prompts. Standard expects 1.25 of this share, 0.952, less the share of the last
     // three seconds that premium took, 0.3: a share of 0.652. So 1,000 us of work take 1,533 us.
     assert!(is_late(1.53, 900_000.0, 0) && !is_late(1.54, 900_000.0, 0));
@@ -265,7 +265,7 @@ fn prompts_are_expected_to_have_at_most_all_of_the_time() {
 }
 
 #[test]
-fn the_work_of_better_prompts_in_time_comes_before_that_of_a_prompt() {
+fn the_work_of_higher_tiers_prompts_in_time_comes_before_that_of_a_prompt() {
     // The premium prompt takes 500 us. A full step takes 420 us, 320 us of them for its 32 prompt tokens; the blocking
     // limit (30 % of the TTFT target) is longer. 1.25 of this share is 0.952, so 1,500 us of work take 1,575 us.
     assert!(is_late(1.56, 0.0, 50) && !is_late(1.58, 0.0, 50));

@@ -16,24 +16,24 @@ fn state() -> State {
 }
 
 /// Creates a step that has room for 200 prompt tokens and time for 1,000 us of prompts, 400 us of which are used up.
-fn left() -> Left {
-    Left {
-        us: 1_000.0,
+fn room() -> PrefillRoom {
+    PrefillRoom {
+        time_us: 1_000.0,
         used_us: 400.0,
-        room: 200,
-        background_room: 200,
+        tokens: 200,
+        background_tokens: 200,
         least: 1,
         separate_bare_us: f64::INFINITY,
         shortage: false,
         finished: None,
-        used: 0,
+        used_tokens: 0,
         partial: 0,
     }
 }
 
 /// Returns the number of tokens that a prompt gets; `None` if the prompt, or the whole step, gets no more.
-fn tokens(left: &mut Left, sequence: &Sequence, s: &State) -> Option<u32> {
-    match left.chunk(sequence, false, &s.basis) {
+fn tokens(room: &mut PrefillRoom, sequence: &Sequence, s: &State) -> Option<u32> {
+    match room.chunk(sequence, false, &s.basis) {
         Chunk::Tokens(tokens) => Some(tokens),
         Chunk::Skip | Chunk::StepIsFull => None,
     }
@@ -41,20 +41,20 @@ fn tokens(left: &mut Left, sequence: &Sequence, s: &State) -> Option<u32> {
 
 #[test]
 fn a_chunk_takes_the_time_that_is_left_and_counts_the_tokens_computed_before() {
-    let (s, mut left) = (state(), left());
+    let (s, mut room) = (state(), room());
     // 34 tokens after 20 take 34 * 8 us, and 0.25 us for each of 34 * 20 + 561 pairs: 582.25 us. 35 tokens take 280 us
     // and 0.25 us for each of 700 + 595 pairs: 603.75 us, more than the 600 us that are left.
     let sequence = prompt(1, Tier::Standard, 100, 20);
-    assert_eq!(tokens(&mut left, &sequence, &s), Some(34));
-    assert_eq!((left.used_us, left.used, left.partial), (982.25, 34, 1));
+    assert_eq!(tokens(&mut room, &sequence, &s), Some(34));
+    assert_eq!((room.used_us, room.used_tokens, room.partial), (982.25, 34, 1));
 }
 
 #[test]
 fn only_prompts_that_a_step_computes_in_part_count_as_partial() {
-    let (s, mut step) = (state(), left());
+    let (s, mut step) = (state(), room());
     assert_eq!(tokens(&mut step, &prompt(1, Tier::Standard, 10, 0), &s), Some(10));
     assert_eq!(step.partial, 0, "the prompt is computed to its end");
-    let mut full = Left { used: 200, ..left() };
+    let mut full = PrefillRoom { used_tokens: 200, ..room() };
     assert_eq!(tokens(&mut full, &prompt(1, Tier::Standard, 10, 0), &s), Some(0));
     assert_eq!(full.partial, 0, "the prompt gets nothing");
 }
@@ -65,7 +65,7 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
     // The second prompt takes 80 us and 0.25 us for each of 45 pairs of tokens: 91.25 us.
     let second = |long_us, first: &Sequence| {
         let separate_bare_us = long_us * SEPARATE_SHARE;
-        let mut step = Left { separate_bare_us, us: 1_000.0, used_us: 0.0, ..left() };
+        let mut step = PrefillRoom { separate_bare_us, time_us: 1_000.0, used_us: 0.0, ..room() };
         assert!(tokens(&mut step, first, &s).is_some_and(|tokens| tokens > 0));
         tokens(&mut step, &standard(2, 10, 5.0), &s)
     };
@@ -81,7 +81,8 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
     let mut higher = standard(1, 10, 5.0);
     higher.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, false);
     assert_eq!(second(91.25, &higher), Some(10), "the first prompt is of another tier");
-    let mut partial = Left { separate_bare_us: 0.1, us: 1_000.0, used_us: 0.0, room: 15, ..left() };
+    let mut partial =
+        PrefillRoom { separate_bare_us: 0.1, time_us: 1_000.0, used_us: 0.0, tokens: 15, ..room() };
     assert_eq!(tokens(&mut partial, &standard(1, 20, 5.0), &s), Some(15));
     assert_eq!(partial.finished, None, "the step does not finish the first prompt");
 }
@@ -91,7 +92,7 @@ fn no_prompt_waits_for_one_that_opens_while_blocks_are_short() {
     let s = state();
     // Returns the tokens of a second prompt, which would wait for a first one that surely runs.
     let second = |shortage, phase| {
-        let mut step = Left { shortage, separate_bare_us: 0.1, used_us: 0.0, ..left() };
+        let mut step = PrefillRoom { shortage, separate_bare_us: 0.1, used_us: 0.0, ..room() };
         let mut first = standard(1, 10, 5.0);
         first.phase = phase;
         assert_eq!(tokens(&mut step, &first, &s), Some(10));
@@ -107,13 +108,14 @@ fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bar
     let mut s = state();
     // The step has room for 15 tokens, and the first prompt takes 6 tokens of this room. The part of the second prompt
     // that fits, 9 tokens, takes 72 us and 0.25 us for each of 36 pairs: 81 us.
-    let two = |s: &State, long_us, us, second: &Sequence| {
+    let two = |s: &State, long_us, time_us, second: &Sequence| {
         let separate_bare_us = long_us * SEPARATE_PART_SHARE;
-        let mut step = Left { separate_bare_us, us, used_us: 0.0, room: 15, ..left() };
+        let mut step =
+            PrefillRoom { separate_bare_us, time_us, used_us: 0.0, tokens: 15, ..room() };
         assert_eq!(tokens(&mut step, &standard(1, 6, 5.0), s), Some(6));
         tokens(&mut step, second, s)
     };
-    let second = |long_us, us, prompt: &Sequence| two(&s, long_us, us, prompt);
+    let second = |long_us, time_us, prompt: &Sequence| two(&s, long_us, time_us, prompt);
     assert_eq!(second(81.0, 1_000.0, &standard(2, 10, 5.0)), None);
     assert_eq!(second(81.1, 1_000.0, &standard(2, 10, 5.0)), Some(9), "the part is short");
     assert_eq!(second(81.0, 1_000.0, &standard(2, 9, 5.0)), Some(9), "the step finishes it");
@@ -134,7 +136,7 @@ fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bar
 fn a_whole_prompt_that_fits_beside_others_joins_the_step() {
     let mut s = state();
     s.basis.rules.scheduling.chunked_prefill = false;
-    let used = |used| Left { room: 15, used, ..left() };
+    let used = |used_tokens| PrefillRoom { tokens: 15, used_tokens, ..room() };
     let sequence = prompt(1, Tier::Standard, 10, 0);
     assert_eq!(tokens(&mut used(5), &sequence, &s), Some(10));
     assert_eq!(tokens(&mut used(6), &sequence, &s), None);
