@@ -175,8 +175,8 @@ pub struct Cancel(pub SeqId);
 #[rtype(result = "()")]
 pub struct Stop(pub SeqId);
 
-/// api -> Admission: asks whether a request would be accepted if a permit were free, without accepting it. The answer is
-/// the retry time for its client in case that no permit comes free, ms, or the refusal.
+/// api -> Admission: asks whether a request would be accepted if a permit were free, without accepting it. The answer
+/// is the retry time for its client in case that no permit comes free, ms, or the refusal.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<u64, Refusal>")]
 pub struct Consider(pub Request);

@@ -299,11 +299,11 @@ fn control(server: &TestServer, name: &str, path: &str) -> Response {
 
 /// Time for which clients flood the server with requests, us.
 const FLOOD_US: u64 = 10_000_000;
-/// Rate of requests of the key `rate` in a flood: 5 a second, and 50 at once. The slowest machine that ran the test answers
-/// 38 requests a second.
+/// Rate of requests of the key `rate` in a flood: 5 a second, and 50 at once. The slowest machine that ran the test
+/// answers 38 requests a second.
 const RATE_PER_MIN: u64 = 300;
-/// Most requests by which the served ones of a flood may differ from the allowed ones: one that the bucket holds in part,
-/// and one for the time that passes between a client's clock and the server's.
+/// Most requests by which the served ones of a flood may differ from the allowed ones: one that the bucket holds in
+/// part, and one for the time that passes between a client's clock and the server's.
 const RATE_TOLERANCE: f64 = 2.0;
 /// Pause between two listings of the live requests, and between two requests of a client whose requests are mostly
 /// refused.
@@ -319,8 +319,8 @@ struct Flood {
     end_us: u64,
 }
 
-/// Sends requests with a key as fast as the server answers, each after the answer to the one before, until `FLOOD_US` have
-/// passed. Every answer must be 200 or a 429 of the key's limits.
+/// Sends requests with a key as fast as the server answers, each after the answer to the one before, until `FLOOD_US`
+/// have passed. Every answer must be 200 or a 429 of the key's limits.
 fn flood(server: &TestServer, clock: &Clock, name: &str) -> Flood {
     let mut flood = Flood { first_us: clock.now().0, ..Flood::default() };
     let authorization = format!("Bearer {name}!");

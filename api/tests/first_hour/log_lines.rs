@@ -70,8 +70,8 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     let counted: usize = lines.iter().filter_map(left_out).sum();
     assert_eq!(told.len() + counted, storm, "{lines:?}");
     assert!(!told.is_empty() && counted > 0, "{lines:?}");
-    // Besides lines about refusals, the log must have three lines, about the shutdown: the signal, and the begin and the
-    // end of the drain. Without an access log, the request that was served gets no line.
+    // Besides lines about refusals, the log must have three lines, about the shutdown: the signal, and the begin and
+    // the end of the drain. Without an access log, the request that was served gets no line.
     let others = lines.len() - told.len() - lines.iter().filter_map(left_out).count();
     assert_eq!(others, 3, "{lines:?}");
 }

@@ -265,8 +265,8 @@ fn run(runner: &mut Runner, schedule: Schedule) -> (Vec<Outcome>, Vec<String>) {
     run_counted(runner, schedule).0
 }
 
-/// Runs all requests of a schedule. Returns the outcome of each request and the errors of the failed steps, and the number
-/// of late masks.
+/// Runs all requests of a schedule. Returns the outcome of each request and the errors of the failed steps, and the
+/// number of late masks.
 fn run_counted(
     runner: &mut Runner,
     mut schedule: Schedule,

@@ -21,9 +21,9 @@ pub(super) fn due(parties: &[Party]) -> Vec<f64> {
     loop {
         let open = || parties.iter().zip(&due).filter(|(_, due)| due.is_none());
         let weights: f64 = open().map(|(party, _)| party.weight).sum();
-        // `level` is the time per unit of weight for parties whose due time is still open. A party that wants no more and
-        // had less than its part is due what it had; the rest goes to the other parties. The loop ends, because parties
-        // that want more stay open.
+        // `level` is the time per unit of weight for parties whose due time is still open. A party that wants no more
+        // and had less than its part is due what it had; the rest goes to the other parties. The loop ends, because
+        // parties that want more stay open.
         let level = left / weights;
         let mut settled = false;
         for (party, due) in parties.iter().zip(&mut due).filter(|(_, due)| due.is_none()) {

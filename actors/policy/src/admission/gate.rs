@@ -72,7 +72,7 @@ pub struct Gate {
     /// Number of admission decisions so far, without checks ([`Gate::would_accept`]) that found no reason to refuse. It
     /// seeds random draws and spreads retry times.
     decided: u64,
-    /// Number of retry times so far for requests that found the server full. It spreads these times.
+    /// Number of requests so far that found the server full. The number spreads the retry times of these requests.
     full: u64,
     /// Safety margin of forecasts for standard requests: a request counts as in time if its forecast TTFT is at most
     /// `margin * target`. Learned from how exact earlier forecasts were.

@@ -37,7 +37,8 @@ pub enum Refusal {
         /// limit.
         retry_after_ms: u64,
     },
-    /// The request would wait longer for its first token than the patience that it states. Coming back does not help.
+    /// The expected wait of the request for its first token is longer than the patience that the request states. The
+    /// client is told no retry time.
     #[error(
         "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than the \
          {patience_ms} ms that this request allows (max_wait_ms)",

@@ -11,8 +11,8 @@ fn salt(number: u32) -> Salt {
     Salt(salt)
 }
 
-/// Returns a ledger with sequences that have work, each of a tier and of a tenant with a weight, and the accounts of the
-/// sequences.
+/// Returns a ledger with sequences that have work, each of a tier and of a tenant with a weight, and the accounts of
+/// the sequences.
 fn ledger(working: &[(Tier, u32, f64)]) -> (Ledger, Vec<(Tier, AccountId)>) {
     let mut ledger = Ledger::default();
     let mut enter = |(tier, tenant, weight): &(Tier, u32, f64)| {

@@ -15,8 +15,8 @@ const AIM_MIN: f64 = 0.9;
 /// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
 /// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
-/// Most tokens that count as making up a stream's lag, so that a step never holds up a stream with a long output for long. This
-/// number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
+/// Most tokens that count as making up a stream's lag, so that a step never holds up a stream with a long output for
+/// long. This number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
 const RECOVERY_TOKENS: f64 = 64.0;
 
 /// Longest next step that one stream allows, in parts: aimed pace, time ahead of that pace, and recoverable lag.
@@ -31,8 +31,8 @@ pub(crate) struct Allowance {
     pub(crate) recoverable_us: f64,
 }
 
-/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target. Without a TTFT target, returns the
-/// largest `Timestamp`; the deadline of the request, if it has one, then follows from its E2E target
+/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target. Without a TTFT target, returns
+/// the largest `Timestamp`; the deadline of the request, if it has one, then follows from its E2E target
 /// (`Service::deadline`).
 pub(crate) fn ttft_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
@@ -45,8 +45,9 @@ fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
 
-/// Returns a sort key of a sequence that sends tokens to its client: the key is larger the less the sequence is ahead
-/// of its TPOT target, and 0 if it has no TPOT target or no first token, not even in flight.
+/// Returns a sort key of a sequence that sends tokens to its client. The less the sequence is ahead of its TPOT target,
+/// the larger is the key. The key is 0 if the sequence has no TPOT target, or if no step has sampled, or is sampling,
+/// the sequence's first token.
 pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
@@ -91,8 +92,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// Returns the aimed pace of a stream, us; `None` without a TPOT target. A stream of the predicted length that keeps the
-/// aimed pace ends [`EARLY_TOKENS`] TPOT targets early, or as early as [`AIM_MIN`] allows.
+/// Returns the aimed pace of a stream, us; `None` without a TPOT target. A stream of the predicted length that keeps
+/// the aimed pace ends [`EARLY_TOKENS`] TPOT targets early, or as early as [`AIM_MIN`] allows.
 pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
     let target_us = stream.service.targets.tpot_ms? * 1000.0;
     // If a stream is longer than predicted, one more token of it is expected.
@@ -233,11 +234,12 @@ mod tests {
             allowance(&stream, 101.0, Timestamp(11_000 + elapsed_us))
                 .map(|found| found.ahead_of_pace_us)
         };
-        // The third token is due 1,000 us after the first by the target, and 950 us by the aimed pace. With 4 tokens left
-        // in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.
+        // The third token is due 1,000 us after the first by the target, and 950 us by the aimed pace. With 4 tokens
+        // left in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.
         assert_eq!(slack_us(4, 2_596), Some(950.0 - 2_596.0));
         assert_eq!(slack_us(4, 2_597), None);
-        // A stream that could gain enough counts as lost if it is more than 64 * 500 us = 32,000 us behind its aimed pace.
+        // A stream that could gain enough counts as lost if it is more than 64 * 500 us = 32,000 us behind its aimed
+        // pace.
         assert_eq!(slack_us(800, 32_950), Some(-32_000.0));
         assert_eq!(slack_us(800, 32_951), None);
     }
@@ -251,8 +253,8 @@ mod tests {
             let allowance = allowance(&stream, bare_us, Timestamp(11_000));
             allowance.expect("the stream is ahead of its target").recoverable_us
         };
-        // The stream aims at 450 us per token if few are predicted, so it makes up 350 us with each token in steps of 100
-        // us. It has 5 tokens, and the next step gives it the sixth.
+        // The stream aims at 450 us per token if few are predicted, so it makes up 350 us with each token in steps of
+        // 100 us. It has 5 tokens, and the next step gives it the sixth.
         assert_near(recoverable_us(12.0, 90, 100.0), 6.0 * 350.0);
         assert_near(recoverable_us(12.0, 4, 100.0), 3.0 * 350.0); // At most 3 tokens come after it.
         assert_near(recoverable_us(3.0, 90, 100.0), 0.0); // None is predicted to come.

@@ -5,9 +5,9 @@
 //! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
 //! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
 //! (Lindley's recursion): each step adds its premium work and takes off the TPOT target. The reserve is a quantile of
-//! that lag, over about the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`: at
-//! 0.9 the lag is above the reserve in a tenth of the step time; at 0.9999 it almost never is, and lower tiers pay for
-//! lags that come once in hours.
+//! that lag, over about the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`:
+//! at 0.9 the lag is above the reserve in a tenth of the step time. At 0.9999 the lag is almost never above the
+//! reserve, and lower tiers pay for lags that come once in hours.
 
 use tiercel_device::Timestamp;
 

@@ -4,8 +4,8 @@
 //! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The stream
 //! is ahead of its aimed pace by that pace times its output tokens after the first, less the time from its first token
 //! to the start of the planned step. The next step may take the aimed pace plus this time. The stream that allows the
-//! shortest step limits the step, and prompts fill the step up to this length. If only one tier has requests, a stream may fall behind its aimed pace by
-//! [`RECOVERABLE_SHARE`] of its recoverable lag.
+//! shortest step limits the step, and prompts fill the step up to this length. If only one tier has requests, a stream
+//! may fall behind its aimed pace by [`RECOVERABLE_SHARE`] of its recoverable lag.
 //!
 //! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
@@ -23,9 +23,9 @@ use tiercel_config::SloTargets;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Longest step, as a share of the tightest TTFT target of the tiers with recent arrivals, unless due prompts need a
-/// longer one: a request that arrives during a step waits for the end of the step. A smaller share would make steps
-/// short, and so inefficient, while several tiers have requests.
+/// Blocking limit: longest step, as a share of the tightest TTFT target of the tiers with recent arrivals. A request
+/// that arrives during a step waits for the end of the step. Only prompts whose first tokens are due may make a step
+/// longer. A smaller share would make steps short, and so inefficient, while several tiers have requests.
 const BLOCKING: f64 = 0.3;
 /// The same share for a prompt of one token, whose derived TTFT target is the shortest: such a prompt that arrives when
 /// a step begins has 0.4 of its target left for the next step.
@@ -46,13 +46,13 @@ pub(crate) struct StepBudget {
     /// Longest next step that the streams of each tier allow, us; infinite if no stream of the tier has a TPOT target
     /// that it can still meet.
     allowed_us: [f64; TIERS],
-    /// Longest next step unless due prompts need a longer one, us, so that arriving requests of higher tiers do not wait
-    /// long for the end of the step.
+    /// Blocking limit of the next step, us: arriving requests of higher tiers shall not wait long for the end of the
+    /// step. Only prompts whose first tokens are due may make the step longer.
     blocking_us: f64,
     /// Time of the next step that each tier's prompts need for their first tokens to meet their TTFT targets, us.
     prefill_demand_us: [f64; TIERS],
-    /// Longest next step that premium streams (and those of the system tier) allow if it holds work of lower tiers, us:
-    /// their slack reserve is left untouched, or built up.
+    /// Longest next step that premium and system streams allow if the step holds work of lower tiers, us. Such a step
+    /// leaves the slack reserve of these streams untouched, or lets them build up the reserve.
     reserved_us: f64,
 }
 
@@ -144,8 +144,8 @@ impl StepBudget {
     }
 
     /// Returns by how much a step that gives premium prompts the time they need is longer than premium streams allow,
-    /// us; negative if it is not. `bare_us` is the time of a step with only the streams of effective tiers (before ageing)
-    /// above background.
+    /// us; negative if it is not. `bare_us` is the time of a step with only the streams of effective tiers (before
+    /// ageing) above background.
     pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us[..Tier::Standard.index()].iter().sum();
         bare_us + demand_us - self.above(Tier::Standard)
@@ -202,15 +202,15 @@ fn allowed_us(
     (allowed_us, reserved_us)
 }
 
-/// Returns the longest step unless due prompts need a longer one, us: [`BLOCKING`] of the tightest TTFT target, because
-/// requests that arrive during a step wait for the end of the step. Infinite if no tier with a TTFT target had requests
-/// lately, or if only one tier has requests: a shorter step would then only make them wait for more steps.
+/// Returns the blocking limit of the next step, us: the share [`BLOCKING`] of the tightest TTFT target. The limit is
+/// infinite if no tier with a TTFT target had requests lately, or if only one tier has requests: shorter steps would
+/// only make these requests wait for more steps.
 pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     limit_us(basis, traffic, |targets| Some(BLOCKING * targets.ttft_ms?))
 }
 
-/// Returns the longest step that blocks neither the typical prompt nor the shortest one for too long, us: the smaller of
-/// [`blocking_us`] and the share [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a one-token prompt.
+/// Returns the longest step that blocks neither the typical prompt nor the shortest one for too long, us: the smaller
+/// of [`blocking_us`] and the share [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a one-token prompt.
 fn blocking_any_prompt_us(basis: &Basis, traffic: Traffic) -> f64 {
     let of_one_token =
         |targets: SloTargets| Some(BLOCKING_SHORT_PROMPT * targets.of_prompt(1).ttft_ms?);

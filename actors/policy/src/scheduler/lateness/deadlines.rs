@@ -6,8 +6,8 @@
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
 //! whose work divided by the tenant's weight is the largest is given up.
 //!
-//! Prompts get a share of the device's time, and streams get the rest. The work of a prompt divided by this share is the
-//! time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
+//! Prompts get a share of the device's time, and streams get the rest. The work of a prompt divided by this share is
+//! the time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts
@@ -256,9 +256,9 @@ impl Deadlines {
         Some(sequence.arrival + us.max(0.0) as u64)
     }
 
-    /// Returns the expected time per token of a stream without a TPOT target, us. The estimate assumes that such a stream
-    /// is left out of every other step while requests of higher tiers come. Otherwise it is in every step, which all
-    /// streams share with the arriving prompts.
+    /// Returns the expected time per token of a stream without a TPOT target, us. The estimate assumes that such a
+    /// stream is left out of every other step while requests of higher tiers come. Otherwise it is in every step, which
+    /// all streams share with the arriving prompts.
     fn untargeted_pace_us(
         &self,
         tier: Tier,

@@ -7,10 +7,10 @@
 //! tenant. If no higher tier has requests, and only a few more requests come than can be in time, the tier is thereby
 //! served nearly as by a plain first-come-first-served server.
 //!
-//! If a higher tier has requests, a late request starves only if, for the last minute, the numbers of requests of its
-//! tier that came and that got first tokens have been about equal ([`Flow`]), as with clients that wait for their
-//! answers. If more come, the order of arrival would make all requests late. If fewer come, as after a burst, the time
-//! that the newcomers leave drains the backlog.
+//! If a higher tier has requests, a late request starves only while the flow of its tier is balanced ([`Flow`]): for
+//! the last minute, about as many requests of the tier have come as have got first tokens. The flow is balanced if
+//! clients wait for their answers before they send the next request. If more requests come, the order of arrival would
+//! make all requests late. If fewer requests come, as after a burst, the time that newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
 //! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and
@@ -61,8 +61,8 @@ pub(crate) struct LateRequests {
     /// Late requests that do not starve yet: they are served behind the requests of their tier that are in time. A
     /// tenant without such requests has no entry.
     late: BTreeMap<Owner, Group<Late>>,
-    /// Late requests that count as in time for good (starve), because they have waited long or their client came back at
-    /// its retry time. A tenant without such requests has no entry.
+    /// Requests that starve: late requests that count as in time for good, because the request has waited long or its
+    /// client came back at the retry time. A tenant without such requests has no entry.
     starving: BTreeMap<Owner, Group<SeqId>>,
     /// Flow of requests through each tier.
     pub(crate) flow: [Flow; Tier::ALL.len()],

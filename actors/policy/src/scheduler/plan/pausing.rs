@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time without a token after which a background or best-effort stream counts as overdue, us. One overdue stream is kept
-/// in each step, so that every stream makes progress, however long higher tiers leave no time.
+/// Time without a token after which a background or best-effort stream counts as overdue, us. One overdue stream is
+/// kept in each step, so that every stream makes progress, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
@@ -97,8 +97,8 @@ mod tests {
         candidates.iter().map(|candidate| candidate.sequence.id.0).collect()
     }
 
-    /// Returns the streams that stay in a step of at most 1,200 us: 30 % of premium's TTFT target of 4 ms. A step without
-    /// streams takes 100 us, so background streams have 1,100 us.
+    /// Returns the streams that stay in a step of at most 1,200 us: 30 % of premium's TTFT target of 4 ms. A step
+    /// without streams takes 100 us, so background streams have 1,100 us.
     fn kept(streams: &[Sequence]) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();

@@ -61,8 +61,8 @@ impl Retry {
         self.empty_plans = 0;
     }
 
-    /// Sets how many waiting sequences the next plan may open, if this plan considered all sequences: twice the limit of
-    /// this plan (at most [`OPENS_MAX`]) if no waiting sequence was `denied` blocks; otherwise as many as this plan
+    /// Sets how many waiting sequences the next plan may open, if this plan considered all sequences: twice the limit
+    /// of this plan (at most [`OPENS_MAX`]) if no waiting sequence was `denied` blocks; otherwise as many as this plan
     /// `opened`, at least one, because a denied sequence takes a slot of the step that a running sequence could use.
     pub(crate) fn limit_opens(&mut self, opened: usize, denied: usize) {
         if self.scope == RetryScope::All {

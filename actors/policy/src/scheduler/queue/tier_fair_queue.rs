@@ -97,8 +97,8 @@ impl TierFairQueue {
     }
 }
 
-/// Returns the share of the device's time that each tier is due, 0 to 1: at least 1 %, because a tier with a share of 0 would
-/// never be served.
+/// Returns the share of the device's time that each tier is due, 0 to 1: at least 1 %, because a tier with a share of 0
+/// would never be served.
 fn weights(shares: &SharesSettings) -> [f64; TIERS] {
     shares.percent().map(|percent| (percent / 100.0).max(0.01))
 }

@@ -40,8 +40,8 @@ pub(crate) struct Service {
     /// Deadline: time by which the first token must come; `None` if the targets set none.
     pub(crate) deadline: Option<Timestamp>,
     /// Whether the request counts as late: its first token is expected after the deadline, and it does not starve (does
-    /// not count as in time for good). A stream keeps the value that it had at its first token, and its rank keeps it too, until
-    /// an operator changes its tier or the rules.
+    /// not count as in time for good). A stream keeps the value that it had at its first token, and its rank keeps it
+    /// too, until an operator changes its tier or the rules.
     pub(crate) late: bool,
     /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to
     /// such requests.

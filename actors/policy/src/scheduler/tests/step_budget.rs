@@ -7,8 +7,8 @@ use tiercel_config::{Late, Policy, Target};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
-/// Creates a scheduler with a premium TPOT target of 500 us. Premium streams with a predicted length of 76 tokens aim at
-/// 490 us per token, those of at most 16 at 450 us. A step takes 100 us, plus 1 us for each stream and 10 us for
+/// Creates a scheduler with a premium TPOT target of 500 us. Premium streams with a predicted length of 76 tokens aim
+/// at 490 us per token, those of at most 16 at 450 us. A step takes 100 us, plus 1 us for each stream and 10 us for
 /// each prompt token.
 fn paced() -> State {
     let mut s = scheduler(|settings| {
@@ -151,8 +151,9 @@ fn one_tier_alone_may_be_behind_its_pace_by_half_of_its_recoverable_lag() {
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 250) });
         tokens(&mut s, 2, 1000)
     };
-    // Of the 6 predicted tokens, 4 come after the next step. In steps of 101 us each of these tokens makes up 349 us on the
-    // aimed pace of 450 us, together 1396 us. So the step may take 450 us + 1396 us / 2: 101 us, and 104 prompt tokens.
+    // Of the 6 predicted tokens, 4 come after the next step. In steps of 101 us each of these tokens makes up 349 us on
+    // the aimed pace of 450 us, together 1396 us. So the step may take 450 us + 1396 us / 2: 101 us, and 104 prompt
+    // tokens.
     assert_eq!(prompt(None), 104);
     assert_eq!(prompt(Some(Timestamp(1000))), 34, "a background request came");
 }

@@ -32,7 +32,8 @@ fn refusals(gate: &mut Gate, request: &Applicant, times: u32, now: Timestamp) ->
 fn under_load_a_tier_with_more_than_its_share_is_refused_mostly_and_told_both_shares() {
     let mut gate = gate_with(all(100.0), sharing(0.8));
     let refused = refusals(&mut gate, &of(Tier::Background), 1000, NOW);
-    // Background used 0.8 - 0.23 = 0.57 more than its share, for which the probability of a refusal is the largest, 0.8.
+    // Background used 0.8 - 0.23 = 0.57 more than its share, for which the probability of a refusal is the largest,
+    // 0.8.
     assert!((760..840).contains(&refused.len()), "{}", refused.len());
     for refusal in refused {
         let Refusal::OverShare { tier, had_percent, due_percent, retry_after_ms } = refusal else {
