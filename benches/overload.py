@@ -34,7 +34,7 @@ TIERCEL = ROOT / "target/release/tiercel"
 URL = "http://127.0.0.1:8089"
 ALONE = "premium-unloaded"
 # Largest share of the processor time of a run that the hypervisor may take from the machine. In a run of ten minutes on
-# two processors this share is 6 s, as much as if both processors stood still for 3 s.
+# two processors, a share of 0.5 % is 6 s of processor time: both processors would stand still for 3 s.
 STOLEN_MAX = 0.005
 # Number of times that a disturbed run is repeated.
 REPEATS = 4

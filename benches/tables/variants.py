@@ -47,7 +47,8 @@ MECHANISMS = {
                                "preemption.max_per_request=1000000", "preemption.mode=swap"], NO_PREEMPTION),
 }
 
-# Mechanisms that share out the time of steps. Their variants run on the profile of a CPU server too.
+# Mechanisms that divide the time of steps between tiers and prompts. The variants of these mechanisms run on the profile of
+# a CPU server too.
 ON_CPU = ["steps by slack", "reserve of premium streams", "margin of first tokens", "blocking limit of a step",
           "pausing background and standard", "pausing standard", "prompts one after the other", "late requests last",
           "shortest late prompt first", "prompts by deadline", "background's part of a step"]

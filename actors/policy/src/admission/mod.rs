@@ -71,8 +71,8 @@ impl Queue {
     /// empty queue.
     ///
     /// # Errors
-    /// Returns a text that says which limit is reached, the number of waiting requests or of waiting prompt tokens, and
-    /// names its setting.
+    /// Returns a text with the number of waiting requests, or of waiting prompt tokens, that has reached its limit, and
+    /// with the name of the setting of this limit.
     pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
         if self.requests >= limits.max_queued_requests_per_tier {
             return Err(format!(

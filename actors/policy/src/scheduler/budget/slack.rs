@@ -238,8 +238,8 @@ mod tests {
         // left in steps of 101 us the stream can gain 4 * 399 us = 1,596 us on its target.
         assert_eq!(slack_us(4, 2_596), Some(950.0 - 2_596.0));
         assert_eq!(slack_us(4, 2_597), None);
-        // A stream that could gain enough counts as lost if it is more than 64 * 500 us = 32,000 us behind its aimed
-        // pace.
+        // A stream with 800 tokens left could still meet its target. But a stream that is more than 64 * 500 us =
+        // 32,000 us behind its aimed pace limits no step.
         assert_eq!(slack_us(800, 32_950), Some(-32_000.0));
         assert_eq!(slack_us(800, 32_951), None);
     }

@@ -1,13 +1,13 @@
-//! The slack reserve: slack that premium streams shall keep; steps may spend only slack beyond it on work of lower
-//! tiers.
+//! The slack reserve: slack that premium streams shall keep. Steps may spend only slack beyond the reserve on work of
+//! lower tiers.
 //!
 //! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside
 //! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
 //! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
 //! (Lindley's recursion): each step adds its premium work and takes off the TPOT target. The reserve is a quantile of
-//! that lag, over about the last ten minutes of steps. The operator chooses the quantile with `slo.premium.assurance`:
-//! at 0.9 the lag is above the reserve in a tenth of the step time. At 0.9999 the lag is almost never above the
-//! reserve, and lower tiers pay for lags that come once in hours.
+//! the lag of this stream in about the last ten minutes. The operator chooses the quantile with
+//! `slo.premium.assurance`: at 0.9 the lag is above the reserve in a tenth of the step time. At 0.9999 the lag is
+//! almost never above the reserve, and lower tiers pay for lags that come once in hours.
 
 use tiercel_device::Timestamp;
 

@@ -177,9 +177,9 @@ impl PrefillRoom {
     }
 
     /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another
-    /// prompt of its tier and the next step has time for the whole prompt. Only in the order of deadlines: there a
-    /// prompt that comes later overtakes only prompts that are late or whose TTFT target falls due later. If the
-    /// shortest prompts went first, a prompt that waits could be overtaken again and again.
+    /// prompt of its tier and the next step has time for the whole prompt. A part waits only if prompts go in the order
+    /// of deadlines: then a prompt that comes later overtakes only prompts that are late or have a later deadline. If
+    /// the shortest prompts went first, a prompt that waits could be overtaken again and again.
     fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
         let left = sequence.left_to_compute();

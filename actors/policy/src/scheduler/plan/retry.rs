@@ -35,7 +35,8 @@ pub(crate) struct Retry {
     pub(crate) scope: RetryScope,
     /// Whether the plan under way left out a running sequence that the step could include.
     pub(crate) skipped_running: bool,
-    /// Number of successive step requests since the last event that led to no step while none was in flight.
+    /// Number of successive empty plans since the last event. A plan counts if it sent a step request, no
+    /// step followed from the request, and none was in flight.
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,

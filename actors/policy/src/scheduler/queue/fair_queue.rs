@@ -22,7 +22,7 @@ const MAX_TENANTS: usize = 4096;
 pub(crate) struct FairTag {
     /// Tier whose fair queue of tenants the request entered last.
     pub(crate) queue: Tier,
-    /// Start tag of the request (virtual time), us of device time divided by the tenant's weight.
+    /// Start tag of the request: a virtual time, which counts us of device time divided by the tenant's weight.
     pub(crate) start: f64,
     /// Predicted device time of the request that its tenant was charged, us; 0 before the request entered a fair queue.
     pub(crate) charged_us: f64,
@@ -94,7 +94,8 @@ impl FairQueue {
         }
     }
 
-    /// Advances the virtual time to the start tag `tag` of a request that is served, if that is later.
+    /// Records that a request with the start tag `tag` is served: sets the virtual time to the start tag, if the start
+    /// tag is later than the virtual time.
     pub(crate) fn start(&mut self, tag: f64) {
         self.virtual_time = self.virtual_time.max(tag);
     }

@@ -8,8 +8,8 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
 /// Creates a scheduler with a premium TPOT target of 500 us. Premium streams with a predicted length of 76 tokens aim
-/// at 490 us per token, those of at most 16 at 450 us. A step takes 100 us, plus 1 us for each stream and 10 us for
-/// each prompt token.
+/// at 490 us per token, and premium streams of at most 16 predicted tokens at 450 us. A step takes 100 us, plus 1 us
+/// for each stream and 10 us for each prompt token.
 fn paced() -> State {
     let mut s = scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
