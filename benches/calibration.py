@@ -157,6 +157,9 @@ def compare(arguments, loads):
     print("|---|---|---|---|---|---|---|---|---|")
     for load in loads:
         reports = reports_of(arguments.out, load, arguments.policy)
+        if not reports:
+            sys.exit(f"{arguments.out} has no run of {load} under {arguments.policy} to compare; name other loads, with --runs 0 "
+                     "to compare runs that are already there")
         real = [tiers(json.loads(report.read_text())) for report in reports]
         made = [tiers(simulated(arguments, load, report)) for report in reports]
         for name in real[0]:

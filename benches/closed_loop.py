@@ -9,6 +9,8 @@ the answer is complete. Runs of the two policies alternate, each against a fresh
 A second series of `fcfs` shows how far equal servers differ. Five runs of each series take an hour; nothing else should
 run on the machine meanwhile. Needs nothing beyond Python 3."""
 
+import argparse
+import csv
 import json
 import pathlib
 import statistics
@@ -23,7 +25,8 @@ USERS = [1, 4, 16, 64, 200]
 # slots, the first requests of 200 users take a minute.
 SECONDS = {1: 15, 4: 15, 16: 20, 64: 30, 200: 60}
 SERIES = ["tiercel", "fcfs", "fcfs again"]
-FIGURES = [(metric, q) for metric in ("ttft_ms", "e2e_ms") for q in ("p50", "p90", "p99")]
+METRICS = ["ttft_ms", "e2e_ms"]
+FIGURES = [(metric, percent) for metric in METRICS for percent in (50, 90, 99)]
 ALLOWED = 0.03
 
 WORKLOAD = """name = "closed-loop-{users}"
@@ -41,7 +44,8 @@ ignore_eos = true
 
 
 def run(series, users, seed):
-    """Runs one load against a fresh server and returns the totals that `tiercel bench` reports."""
+    """Runs one load against a fresh server. Returns the totals that `tiercel bench` reports, and under the names of
+    `METRICS` the latencies of all requests, ms."""
     print(f"{users} users, {series}, run {seed}", file=sys.stderr)
     policy = [] if series == "tiercel" else ["--policy", "fcfs"]
     words = ["serve", "--listen", URL.removeprefix("http://"), *policy]
@@ -53,17 +57,28 @@ def run(series, users, seed):
             text = WORKLOAD.format(users=users, seed=seed, seconds=SECONDS[users])
             (folder / "w.toml").write_text(text)
             words = ["bench", "--url", URL, "--workload", folder / "w.toml", "--json", folder / "out.json"]
+            words += ["--requests", folder / "rows.csv"]
             subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
-            return json.loads((folder / "out.json").read_text())["total"]
+            total = json.loads((folder / "out.json").read_text())["total"]
+            with open(folder / "rows.csv", newline="") as file:
+                requests = [row for row in csv.DictReader(file) if row["in_window"] == "true"]
+            return total | {metric: [float(row[metric]) for row in requests if row[metric]] for metric in METRICS}
     finally:
         server.terminate()
         server.wait()
 
 
 def figures(totals):
-    """Returns the figures of a series, each the mean over its runs: tok/s, then the percentiles of TTFT and E2E."""
+    """Returns the figures of a series: tok/s, the mean over its runs; then percentiles of TTFT and E2E over the requests
+    of all runs."""
     rate = statistics.mean(total["output_tokens_per_s"] for total in totals)
-    return [rate] + [statistics.mean(total[metric][q] for total in totals) for metric, q in FIGURES]
+    pooled = {metric: sorted(ms for total in totals for ms in total[metric]) for metric in METRICS}
+    return [rate] + [percentile(pooled[metric], percent) for metric, percent in FIGURES]
+
+
+def percentile(values, percent):
+    """Returns the smallest of the sorted values that at least `percent` percent of the values do not exceed."""
+    return values[-(-len(values) * percent // 100) - 1]
 
 
 def worse(ours, theirs):
@@ -89,7 +104,7 @@ def rows(users, results):
     spread = [abs(share) for share in worse(again, theirs)]
     over = [
         f"{name} by {100 * share:.1f} %"
-        for name, share, noise in zip(["tok/s", *(f"{m.removesuffix('_ms')} {q}" for m, q in FIGURES)], worse(ours, theirs), spread)
+        for name, share, noise in zip(["tok/s", *(f"{m.removesuffix('_ms')} p{percent}" for m, percent in FIGURES)], worse(ours, theirs), spread)
         if share > max(ALLOWED, noise)
     ]
     verdict = f"- {users} users: " + ("worse in " + ", ".join(over) if over else "no figure worse than allowed")
@@ -97,9 +112,13 @@ def rows(users, results):
 
 
 def main():
-    words = sys.argv[1:]
-    runs = int(words[words.index("--runs") + 1]) if "--runs" in words else 5
-    chosen = [int(word) for at, word in enumerate(words) if word.isdigit() and words[at - 1 : at] != ["--runs"]] or USERS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs of each series (default 5)")
+    parser.add_argument("users", type=int, nargs="*", metavar="USERS", help=f"numbers of users (default {USERS})")
+    arguments = parser.parse_args()
+    for unknown in set(arguments.users) - set(USERS):
+        sys.exit(f"there is no load of {unknown} users; choose from {USERS}")
+    runs, chosen = arguments.runs, arguments.users or USERS
     lines = [
         "| users | policy | sent | refused | failed | output tok/s | TTFT p50 / p90 / p99, ms | E2E p50 / p90 / p99, s |",
         "|---|---|---|---|---|---|---|---|",
@@ -116,7 +135,7 @@ def main():
         print("\n".join([*table, verdict]), file=sys.stderr)
     begin, end = "<!-- closed loop -->\n", "<!-- end of closed loop -->"
     head, rest = PAGE.read_text().split(begin)
-    table = "\n".join([*lines, "", f"{runs} runs of each series; counts are sums over the runs, other figures are means.", "", *verdicts])
+    table = "\n".join([*lines, "", f"{runs} runs of each series. Counts are sums over the runs, tok/s are means; percentiles are of the requests of all runs.", "", *verdicts])
     PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
 
 

@@ -12,8 +12,8 @@ in /proc/stat). Takes about an hour without repeats; nothing else should run on 
 
 If loads are named, only premium alone and these are measured, and the table rows of the other loads stay; they should
 be of the same machine. `--seconds` shortens every run, to try the script: the table is then no result. `--keep` stores
-each report, and the latency targets that its server derived, in DIR, where the step `compare` of
-`benches/calibration.py --out DIR` finds them. Needs nothing beyond Python 3."""
+each report, and the latency targets that its server derived, in DIR, where
+`benches/calibration.py --out DIR --runs 0 LOAD... compare` finds them. Needs nothing beyond Python 3."""
 
 import argparse
 import json

@@ -7,6 +7,7 @@ Needs nothing beyond Python 3. SECTION is the name of a section of the page, suc
 sections are written. `--quick` simulates only three minutes per run, to try the script: the tables are then no results.
 Runs are spread over the CPU cores. The same version of the program writes the same tables on every machine."""
 
+import argparse
 import concurrent.futures
 import os
 import sys
@@ -19,7 +20,11 @@ SECTIONS = reference.SECTIONS | chunking.SECTIONS | floors.SECTIONS | recorded.S
 
 
 def main():
-    names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(SECTIONS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # The module `tables.runs` reads this option as well.
+    parser.add_argument("--quick", action="store_true", help="simulate only three minutes per run")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"sections to write (default all): {', '.join(SECTIONS)}")
+    names = parser.parse_args().sections or list(SECTIONS)
     for unknown in set(names) - set(SECTIONS):
         sys.exit(f"{unknown} is no section; there are {', '.join(SECTIONS)}")
     # A dictionary, because two sections may need the same runs.

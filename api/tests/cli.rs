@@ -336,6 +336,29 @@ fn bench_writes_a_report() {
 }
 
 #[test]
+fn bench_writes_a_row_for_each_request() {
+    let served = Served::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let [workload, report, rows] =
+        ["w.toml", "r.json", "rows.csv"].map(|name| dir.path().join(name));
+    std::fs::write(&workload, WORKLOAD).unwrap();
+    let url = format!("http://{}", served.address);
+    let [workload, report_to, rows_to] =
+        [&workload, &report, &rows].map(|path| path.to_str().unwrap());
+    let bench = ["bench", "--url", &url, "--workload", workload];
+    let output = run(&[&bench[..], &["--json", report_to, "--requests", rows_to]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let text = std::fs::read_to_string(&rows).unwrap();
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().starts_with("tier,due_s,in_window,outcome,"), "{text}");
+    let counted = lines.filter(|line| line.contains(",true,completed,")).count() as u64;
+    assert_eq!(Some(counted), json["total"]["completed"].as_u64(), "{text}");
+    let nowhere = [&bench[..], &["--requests", "/nowhere/rows.csv"]].concat();
+    assert!(failure(&nowhere).1.contains("/nowhere/rows.csv"));
+}
+
+#[test]
 fn a_bench_without_one_success_fails_and_still_reports() {
     let served = Served::start(&["--set", "http.api_keys=secret"]);
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should"))]
 
 mod calibrate;
+mod collected;
 mod http;
+mod measurement;
 mod prompt;
 mod report;
 mod request;
@@ -24,6 +26,7 @@ mod tls;
 pub use calibrate::{
     CalibrateError, Calibration, FittedProfile, ServerFacts, calibrate, calibration_workload,
 };
+pub use measurement::Measurement;
 pub use prompt::PromptForm;
 pub use report::{FailureCount, Report, TierReport};
-pub use run::{BenchError, Limits, Progress, Target, run};
+pub use run::{BenchError, Event, Limits, Progress, Target, run};

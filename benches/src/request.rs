@@ -38,6 +38,20 @@ pub(crate) enum Outcome {
     NotSent,
 }
 
+impl Outcome {
+    /// Returns the name of the outcome in files.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Refused(_) => "refused",
+            Outcome::Failed(_) => "failed",
+            Outcome::TimedOut(_) => "timed-out",
+            Outcome::Unfinished => "unfinished",
+            Outcome::NotSent => "not-sent",
+        }
+    }
+}
+
 /// Outcome and time measurements of one request of the load client.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {

@@ -1,25 +1,24 @@
 //! Sends a workload to a server and collects the measurements of its requests.
 
+use crate::collected::Collected;
 use crate::http::Endpoint;
+use crate::measurement::Measurement;
 use crate::prompt::Vocabulary;
-use crate::report::{FailureCount, Report};
+use crate::report::Report;
 use crate::request::{Outcome, Record, perform};
 use crate::server::discover;
-use crate::tally::Tally;
 use futures_util::future::{Either, select};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use tiercel_device::{Clock, Tier, Timestamp};
+use tiercel_device::{Clock, Timestamp};
 use tiercel_workload::{Arrival, MAX_REQUESTS, Workload, arrivals, closed_request, seconds};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Capacity, in finished requests, of the channel from the tasks that send requests to the task that adds up their
 /// measurements.
 const RECORDS_WAITING: usize = 1024;
-/// Maximum number of distinct failure reasons that a report lists; further reasons count as `other reasons`.
-const MAX_REASONS: usize = 16;
 const SECOND_US: u64 = 1_000_000;
 
 /// Server that the load client sends a workload to, and how to reach it.
@@ -67,6 +66,15 @@ pub struct Progress {
     pub unsuccessful: u64,
 }
 
+/// What the load client tells during a run.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// Progress of the run, once a second.
+    Progress(&'a Progress),
+    /// A request has ended.
+    Ended(&'a Measurement),
+}
+
 /// Reason why a run of the load client could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -106,8 +114,8 @@ pub(crate) struct Context {
     pub(crate) send_priority: bool,
     pub(crate) limits: Limits,
     pub(crate) clock: Clock,
-    start: Timestamp,
-    begun: AtomicU64,
+    pub(crate) start: Timestamp,
+    pub(crate) begun: AtomicU64,
 }
 
 impl Context {
@@ -121,6 +129,12 @@ impl Context {
         (self.at(window.start)..self.at(window.end)).contains(&at)
     }
 
+    fn measurement(&self, record: &Record) -> Measurement {
+        let tier = self.workload.classes[record.planned.class].tier;
+        let due_s = record.due.since_us(self.start) as f64 / 1e6;
+        Measurement::of(record, tier, due_s, self.in_window(record.due))
+    }
+
     /// Counts a request that is about to be sent. Returns false, so that it is not sent, if the run has reached
     /// `MAX_REQUESTS`.
     fn begin(&self) -> bool {
@@ -128,7 +142,7 @@ impl Context {
     }
 }
 
-/// Runs a workload against a server to its end and calls `progress` once a second. Needs a tokio runtime with I/O and
+/// Runs a workload against a server to its end and calls `watch` once a second and at the end of each request. Needs a tokio runtime with I/O and
 /// time. Dropping the future ends all requests of the run.
 ///
 /// # Errors
@@ -136,7 +150,7 @@ impl Context {
 pub async fn run(
     workload: &Workload,
     target: &Target,
-    progress: impl FnMut(&Progress),
+    watch: impl FnMut(Event<'_>),
 ) -> Result<Report, BenchError> {
     if let Some((field, problem)) = workload.problem() {
         return Err(BenchError::Workload { field, problem });
@@ -169,7 +183,7 @@ pub async fn run(
     });
     let (stop, stopped) = watch::channel(false);
     let records = start(&context, &stopped);
-    let collected = collect(&context, records, &stop, progress).await;
+    let collected = collect(&context, records, &stop, watch).await;
     Ok(collected.report(&context, found.server, url, started_unix_s))
 }
 
@@ -279,13 +293,14 @@ fn pause_us(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Adds up the measurements of ended requests until every sending task has ended, and reports progress once a second.
+/// Adds up the measurements of ended requests until every sending task has ended, and tells `watch` of each of them and,
+/// once a second, of the progress.
 /// Cancels requests that still run when the workload's drain time is over.
 async fn collect(
     context: &Context,
     mut records: mpsc::Receiver<Record>,
     stop: &watch::Sender<bool>,
-    mut progress: impl FnMut(&Progress),
+    mut watch: impl FnMut(Event<'_>),
 ) -> Collected {
     let mut collected = Collected::default();
     let deadline = context.at(context.workload.duration_s + context.workload.drain_s);
@@ -300,7 +315,10 @@ async fn collect(
             }
         };
         match received {
-            Some(Some(record)) => collected.add(context, &record),
+            Some(Some(record)) => {
+                watch(Event::Ended(&context.measurement(&record)));
+                collected.add(context, &record);
+            }
             Some(None) => return collected,
             None => {}
         }
@@ -310,93 +328,7 @@ async fn collect(
         }
         if now >= next_tick {
             next_tick = now + SECOND_US;
-            progress(&collected.progress(context));
-        }
-    }
-}
-
-/// Measurements of all requests that have ended so far.
-#[derive(Default)]
-struct Collected {
-    tiers: [Tally; Tier::ALL.len()],
-    failures: Vec<FailureCount>,
-    ended: u64,
-    unsuccessful: u64,
-}
-
-impl Collected {
-    fn add(&mut self, context: &Context, record: &Record) {
-        let class = &context.workload.classes[record.planned.class];
-        let counted = context.in_window(record.due);
-        let first_in_window = record.first.is_some_and(|first| context.in_window(first));
-        self.tiers[class.tier.index()].add(
-            record,
-            counted,
-            first_in_window,
-            class.targets.as_ref(),
-        );
-        self.ended += 1;
-        self.unsuccessful += u64::from(record.outcome != Outcome::Completed);
-        match &record.outcome {
-            Outcome::Failed(reason) => self.add_failure(reason),
-            Outcome::TimedOut(reason) => self.add_failure(reason),
-            _ => {}
-        }
-    }
-
-    fn add_failure(&mut self, reason: &str) {
-        let full = self.failures.len() >= MAX_REASONS;
-        let known = |reason: &str| self.failures.iter().position(|known| known.reason == reason);
-        let reason = if known(reason).is_none() && full { "other reasons" } else { reason };
-        match known(reason) {
-            Some(index) => self.failures[index].count += 1,
-            None => self.failures.push(FailureCount { reason: reason.to_owned(), count: 1 }),
-        }
-    }
-
-    fn progress(&self, context: &Context) -> Progress {
-        let sent = context.begun.load(Ordering::Relaxed).min(MAX_REQUESTS);
-        Progress {
-            elapsed_s: context.clock.now().since_us(context.start) as f64 / 1e6,
-            sent,
-            in_flight: sent.saturating_sub(self.ended),
-            unsuccessful: self.unsuccessful,
-        }
-    }
-
-    fn report(
-        self,
-        context: &Context,
-        server: Option<String>,
-        url: String,
-        started_unix_s: u64,
-    ) -> Report {
-        let workload = &context.workload;
-        let window = workload.window_s();
-        let window_s = window.end - window.start;
-        let mut total = Tally::default();
-        let mut tiers = Vec::new();
-        for (tier, tally) in Tier::ALL.into_iter().zip(self.tiers) {
-            if workload.classes.iter().any(|class| class.tier == tier) {
-                total.merge(tally.clone());
-                tiers.push(tally.report(tier.name(), window_s));
-            }
-        }
-        Report {
-            client_version: env!("CARGO_PKG_VERSION").to_owned(),
-            server,
-            url,
-            model: context.model.clone(),
-            prompt_form: context.vocabulary.form(),
-            started_unix_s,
-            salt: context.salt,
-            window_s,
-            elapsed_s: context.clock.now().since_us(context.start) as f64 / 1e6,
-            truncated: context.begun.load(Ordering::Relaxed) > MAX_REQUESTS,
-            tiers,
-            total: total.report("total", window_s),
-            failures: self.failures,
-            workload: workload.clone(),
+            watch(Event::Progress(&collected.progress(context)));
         }
     }
 }

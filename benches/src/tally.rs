@@ -1,8 +1,9 @@
 //! Adds up the measurements of the load client's requests per tier.
 
+use crate::measurement::{Latency, output_tokens};
 use crate::report::TierReport;
 use crate::request::{Outcome, Record};
-use tiercel_workload::{Compliance, Latencies, Summary, Targets};
+use tiercel_workload::{Compliance, Summary, Targets};
 
 /// Counts and latency samples of the requests of one tier. Each latency has at most [`tiercel_workload::MAX_REQUESTS`]
 /// samples.
@@ -125,53 +126,6 @@ impl Tally {
             prompt_tokens_per_s: self.prompt_tokens / window_s,
             output_tokens_per_s: self.output_tokens / window_s,
             compliance: self.compliance,
-        }
-    }
-}
-
-fn output_tokens(record: &Record) -> f64 {
-    record.usage.map_or(record.chunks as f64, |usage| f64::from(usage.completion_tokens))
-}
-
-/// Latencies of one request, as seen by the client. `with_targets` are those that a workload can state targets for.
-#[derive(Debug, Default)]
-struct Latency {
-    with_targets: Latencies,
-    max_gap_ms: Option<f64>,
-}
-
-impl Latency {
-    /// Computes the latencies of a request. If the request was cut short, the time until the client gave up gives lower
-    /// bounds of the latencies that are not known yet. Leaving such requests out would make an overloaded server look
-    /// good.
-    fn of(record: &Record) -> Latency {
-        let completed = record.outcome == Outcome::Completed;
-        let cut_short = matches!(record.outcome, Outcome::Unfinished | Outcome::TimedOut(_));
-        let total_ms = record.ended.since_ms(record.due);
-        let e2e_ms = (completed || cut_short).then_some(total_ms);
-        let Some(first) = record.first else {
-            let ttft_ms = cut_short.then_some(total_ms);
-            let with_targets = Latencies { ttft_ms, tpot_ms: None, e2e_ms };
-            return Latency { with_targets, max_gap_ms: None };
-        };
-        let tokens = output_tokens(record);
-        let tpot_ms = if cut_short {
-            // TPOT of a request that was cut short: its next token would have come when the client gave up, at the
-            // earliest.
-            Some(record.ended.since_ms(first) / tokens.max(1.0))
-        } else {
-            let decode_ms = record.last.since_ms(first);
-            (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0))
-        };
-        let max_gap_ms = record.max_gap_us as f64 / 1000.0;
-        let ttft_ms = Some(first.since_ms(record.due));
-        Latency {
-            with_targets: Latencies { ttft_ms, tpot_ms, e2e_ms },
-            max_gap_ms: if cut_short {
-                Some(max_gap_ms.max(record.ended.since_ms(record.last)))
-            } else {
-                (record.chunks > 1).then_some(max_gap_ms)
-            },
         }
     }
 }

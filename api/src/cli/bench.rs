@@ -4,9 +4,10 @@ use crate::cli::calibrate::CalibrateArgs;
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
-use tiercel_benches::{Limits, Progress, Target, run};
+use tiercel_benches::{Event, Limits, Measurement, Progress, Target, run};
 use tiercel_workload::Workload;
 
 /// Send a workload to a server and report the latencies that clients see, by tier; or calibrate the server.
@@ -37,6 +38,10 @@ pub(crate) struct Bench {
     /// Write the full report to this file (JSON); an existing file is replaced when the run is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a row for each request to this file (CSV): its outcome, tokens and latencies; an existing file is replaced
+    /// when the run is over
+    #[arg(long, value_name = "FILE")]
+    requests: Option<PathBuf>,
     /// Model that requests name; by default the first that the server lists
     #[arg(long)]
     model: Option<String>,
@@ -59,6 +64,7 @@ impl Bench {
         // Open the report files before the run, so that a file that cannot be written is reported at once and not after
         // the run.
         let json = self.json.map(ReportFile::create).transpose()?;
+        let mut requests = self.requests.map(RequestsFile::create).transpose()?;
         let profile = self.calibrate.map(ReportFile::create).transpose()?;
         let target = Target {
             url: self.url,
@@ -69,14 +75,16 @@ impl Bench {
             limits: Limits::default(),
         };
         let watched = std::io::stderr().is_terminal();
-        let progress = |progress: &Progress| tell(progress, watched);
+        let watch = |event: Event<'_>| match (event, &mut requests) {
+            (Event::Progress(progress), _) => tell(progress, watched),
+            (Event::Ended(measurement), Some(file)) => file.add(measurement),
+            (Event::Ended(_), None) => {}
+        };
         let report = match (profile, workload) {
-            (Some(file), workload) => {
-                self.calibration.run(workload, &target, file, progress)?.report
-            }
+            (Some(file), workload) => self.calibration.run(workload, &target, file, watch)?.report,
             (None, workload) => {
                 let workload = workload.expect("clap requires it where it is needed");
-                let ran = actix_rt::System::new().block_on(run(&workload, &target, progress));
+                let ran = actix_rt::System::new().block_on(run(&workload, &target, watch));
                 ran.map_err(Failure::new)?
             }
         };
@@ -87,11 +95,45 @@ impl Bench {
         if let Some(json) = json {
             json.write(&report)?;
         }
+        if let Some(requests) = requests {
+            requests.keep()?;
+        }
         if report.total.completed == 0 {
             let message = "no request completed within the measured window; see the report";
             return Err(Failure::new(message));
         }
         Ok(())
+    }
+}
+
+/// File with a row for each request of a run.
+struct RequestsFile {
+    file: ReportFile,
+    writer: BufWriter<File>,
+    /// First error of a row; the run goes on without further rows.
+    failed: Option<std::io::Error>,
+}
+
+impl RequestsFile {
+    fn create(path: PathBuf) -> Result<RequestsFile, Failure> {
+        let file = ReportFile::create(path)?;
+        let mut writer = BufWriter::new(file.writer()?);
+        let failed = writeln!(writer, "{}", Measurement::COLUMNS).err();
+        Ok(RequestsFile { file, writer, failed })
+    }
+
+    fn add(&mut self, measurement: &Measurement) {
+        if self.failed.is_none() {
+            self.failed = writeln!(self.writer, "{measurement}").err();
+        }
+    }
+
+    /// Completes the file, or returns the first error.
+    fn keep(mut self) -> Result<(), Failure> {
+        match self.failed.or_else(|| self.writer.flush().err()) {
+            Some(error) => Err(self.file.failure(&error)),
+            None => self.file.keep(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::cli::report_file::ReportFile;
 use clap::Args;
 use serde::Deserialize;
 use std::fmt::Write;
-use tiercel_benches::{Calibration, Progress, Target, calibrate, calibration_workload};
+use tiercel_benches::{Calibration, Event, Target, calibrate, calibration_workload};
 use tiercel_config::EngineSettings;
 use tiercel_device::{HostCosts, MockFaults, MockProfile, StepNoise};
 use tiercel_simulation::{Experiment, Outcome};
@@ -42,14 +42,14 @@ impl CalibrateArgs {
         workload: Option<Workload>,
         target: &Target,
         file: ReportFile,
-        progress: impl FnMut(&Progress),
+        watch: impl FnMut(Event<'_>),
     ) -> Result<Calibration, Failure> {
         let target_ms = self.tbt_ms;
         if target_ms.is_some_and(|ms| !(ms > 0.0 && ms.is_finite())) {
             return Err(Failure::usage("--tbt-ms must be above 0"));
         }
         let workload = workload.unwrap_or_else(calibration_workload);
-        let calibrated = calibrate(&workload, target, progress);
+        let calibrated = calibrate(&workload, target, watch);
         let calibration = actix_rt::System::new().block_on(calibrated).map_err(Failure::new)?;
         let settings = EngineSettings::deserialize(&calibration.settings).map_err(|error| {
             Failure::new(format!(

@@ -17,7 +17,7 @@ pub use profile::{FittedProfile, ServerFacts};
 
 use crate::http::{Endpoint, HttpError};
 use crate::report::Report;
-use crate::run::{BenchError, Progress, Target, run};
+use crate::run::{BenchError, Event, Target, run};
 use fit::fit;
 use futures_util::future::{Either, select};
 use observed::{MAX_STEPS, StepsPage, TierCounts, counts};
@@ -110,7 +110,7 @@ pub fn calibration_workload() -> Workload {
 pub async fn calibrate(
     workload: &Workload,
     target: &Target,
-    progress: impl FnMut(&Progress),
+    watch: impl FnMut(Event<'_>),
 ) -> Result<Calibration, CalibrateError> {
     let url = target.url.clone();
     let endpoint = Endpoint::parse(&url, target.api_key.as_deref(), target.ca_file.as_deref())
@@ -125,7 +125,7 @@ pub async fn calibrate(
     let first = page.steps.last().map_or(0, |last| last.step);
     page.steps.clear();
     let report = {
-        let load = pin!(run(workload, target, progress));
+        let load = pin!(run(workload, target, watch));
         let looking = pin!(look(&endpoint, first, &mut page.steps));
         match select(load, looking).await {
             Either::Left((report, _)) => report?,

@@ -2,7 +2,7 @@
 //! accepted requests.
 
 use super::settled;
-use tiercel_actors::{Refusal, Request, RequestFault, StreamEvent};
+use tiercel_actors::{EngineHandle, Refusal, Request, RequestFault, StreamEvent};
 use tiercel_config::{Late, Target};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
@@ -184,6 +184,66 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
             finished += u32::from(matches!(end, Some(StreamEvent::Finished { .. })));
         }
         assert!((20..80).contains(&finished), "{finished} of 80 were served within their patience");
+        settled(&engine).await;
+    });
+}
+
+/// A request of the test below: when it came, and when it got its first token or was refused.
+struct Outcome {
+    tier: Tier,
+    came_us: u64,
+    ended_us: u64,
+    refused: bool,
+}
+
+/// Sends a request and waits for its first token or its refusal.
+async fn outcome(engine: EngineHandle, clock: Clock, request: Request) -> Outcome {
+    let (tier, came_us) = (request.tier, clock.now().0);
+    let refused = match engine.submit(request).await {
+        Ok(mut stream) => match stream.next().await {
+            Some(StreamEvent::Token { .. }) => false,
+            Some(StreamEvent::Failed(RequestFault::OutOfPatience { .. })) => true,
+            other => panic!("{other:?}"),
+        },
+        Err(refusal) => panic!("{refusal}"),
+    };
+    Outcome { tier, came_us, ended_us: clock.now().0, refused }
+}
+
+#[test]
+fn no_standard_request_is_refused_while_background_that_came_later_starts() {
+    simulate(async |clock| {
+        let mut laboratory = busy(clock.clone(), Late::BestEffort);
+        laboratory.settings.patience.standard_s = 0.5;
+        laboratory.settings.prefix_cache.enabled = false;
+        let engine = laboratory.start();
+        // The device computes a prompt in 5 ms. Standard prompts come every 3 ms for 2 s, background ones every 30 ms
+        // for 4 s, so that the standard requests need all time at first, and leave some later.
+        let mut readers = Vec::new();
+        for number in 0..1333 {
+            let tier = if number % 10 == 9 { Tier::Background } else { Tier::Standard };
+            if tier == Tier::Background || number < 667 {
+                let sent = Request { tier, ..request(&prompt(number), 1) };
+                readers.push(actix_rt::spawn(outcome(engine.clone(), clock.clone(), sent)));
+            }
+            clock.sleep_us(3_000).await;
+        }
+        let mut outcomes = Vec::new();
+        for reader in readers {
+            outcomes.push(reader.await.unwrap());
+        }
+        let refused: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.refused).collect();
+        assert!(refused.len() > 50, "only {} were refused", refused.len());
+        assert!(refused.iter().all(|refused| refused.tier == Tier::Standard));
+        let background = outcomes.iter().filter(|outcome| outcome.tier == Tier::Background);
+        for started in background {
+            let earlier = refused.iter().find(|refused| {
+                refused.came_us < started.came_us && started.ended_us < refused.ended_us
+            });
+            let earlier = earlier.map(|refused| (refused.came_us, refused.ended_us));
+            let started = (started.came_us, started.ended_us);
+            assert_eq!(earlier, None, "came and ended, us; background {started:?}");
+        }
         settled(&engine).await;
     });
 }
