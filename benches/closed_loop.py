@@ -6,8 +6,9 @@ table into docs/performance.md.
 
 Every user is of the standard tier, sends a prompt of 128 tokens, asks for 128 tokens, and sends the next request when
 the answer is complete. Runs of the two policies alternate, each against a fresh server with no setting but its policy.
-A second series of `fcfs` shows how far equal servers differ. Five runs of each series take an hour; nothing else should
-run on the machine meanwhile. Needs nothing beyond Python 3."""
+A second series of `fcfs` shows how far equal servers differ. If USERS are named, only these loads run, and the table
+rows of the other loads stay. Five runs of each series take an hour; nothing else should run on the machine meanwhile.
+Needs nothing beyond Python 3."""
 
 import argparse
 import csv
@@ -123,8 +124,14 @@ def main():
         "| users | policy | sent | refused | failed | output tok/s | TTFT p50 / p90 / p99, ms | E2E p50 / p90 / p99, s |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    begin, end = "<!-- closed loop -->\n", "<!-- end of closed loop -->"
+    kept = PAGE.read_text().split(begin)[1].split(end)[0].splitlines()
     verdicts = []
-    for users in chosen:
+    for users in USERS:
+        if users not in chosen:
+            lines += [line for line in kept if line.startswith(f"| {users} |")]
+            verdicts += [line for line in kept if line.startswith(f"- {users} users:")]
+            continue
         results = {series: [] for series in SERIES}
         for seed in range(1, runs + 1):
             for series in SERIES:
@@ -133,9 +140,11 @@ def main():
         lines += table
         verdicts.append(verdict)
         print("\n".join([*table, verdict]), file=sys.stderr)
-    begin, end = "<!-- closed loop -->\n", "<!-- end of closed loop -->"
+    # Read the page again: another program may have changed it during the runs.
     head, rest = PAGE.read_text().split(begin)
-    table = "\n".join([*lines, "", f"{runs} runs of each series. Counts are sums over the runs, tok/s are means; percentiles are of the requests of all runs.", "", *verdicts])
+    note = (f"{runs} runs of each series. Counts are sums over the runs, tok/s are means; percentiles are of the requests of all "
+            "runs.")
+    table = "\n".join([*lines, "", note, "", *verdicts])
     PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
 
 
