@@ -110,7 +110,7 @@ impl Bench {
 struct RequestsFile {
     file: ReportFile,
     writer: BufWriter<File>,
-    /// First error of a row; the run goes on without further rows.
+    /// First error in writing a row. The run goes on, without further rows.
     failed: Option<std::io::Error>,
 }
 
