@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// Time without a token after which a background or best-effort stream counts as overdue, us. One overdue stream is
-/// kept in each step, so that every stream makes progress, however long higher tiers leave no time.
+/// kept in each step, so that every stream makes progress even while higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
