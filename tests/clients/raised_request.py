@@ -30,7 +30,9 @@ chunks = iter(stream)
 first = next(chunks)
 assert first.id.startswith("chatcmpl-") and first.service_tier == "flex", first
 assert first.choices[0].delta.role == "assistant" and first.choices[0].delta.content == "", first
-row = ctl("show", first.id)["requests"][0]
+# A request that arrived after the latest snapshot has no position yet.
+while "position" not in (row := ctl("show", first.id)["requests"][0]):
+    assert row["state"] == "waiting", row
 assert row["state"] == "waiting" and row["output_tokens"] == 0 and row["position"] > 1, row
 change = ctl("reprioritize", first.id, "premium")["changes"][0]
 assert (change["before"]["tier"], change["after"]["tier"]) == ("background", "premium"), change
