@@ -3,7 +3,7 @@
 use crate::admission::{Patience, retry_after_ms};
 use crate::blocks::Salt;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, RequestFault};
-use crate::scheduler::sequence::{Hold, NewSequence, Sequence};
+use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
 use crate::scheduler::state::State;
 use tiercel_config::Batching;
 use tiercel_device::{SeqId, Tier, Timestamp};
@@ -166,7 +166,7 @@ impl State {
         seq: SeqId,
         outcome: Option<Result<FinishReason, RequestFault>>,
     ) -> Option<EndReport> {
-        let sequence = self.queue.table.remove(seq)?;
+        let mut sequence = self.queue.table.remove(seq)?;
         self.suspects.remove(seq);
         if !sequence.held() {
             self.ledger.rests(sequence.tier, sequence.service.account);
@@ -179,6 +179,11 @@ impl State {
         self.queue.ended(&sequence, self.used_us(&sequence), complete);
         if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
             self.batch_closed = self.queue.table.iter().any(Sequence::was_open);
+        }
+        // Name the blocks that the last step filled, so that later sequences find them in the prefix cache. A sequence
+        // that failed names none, because the step that failed may have left wrong KV.
+        if complete && matches!(sequence.phase, Phase::Running | Phase::Preempting) {
+            self.outbox.progress.push(sequence.progress(self.basis.rules.limits.block_size));
         }
         self.retry.noticed();
         self.outbox.ended(seq, sequence.on_device);
@@ -193,10 +198,11 @@ impl State {
         })
     }
 
-    /// Returns the estimated device time that a sequence used so far, us.
+    /// Returns the estimated device time that a sequence used so far, us: one prefill of its prompt without the cached
+    /// prefix, and its output tokens. Tokens that were computed again after a preemption count once.
     fn used_us(&self, sequence: &Sequence) -> f64 {
         let prompt = sequence.prompt_len();
-        let computed = sequence.kv.computed.min(prompt);
+        let computed = sequence.kv.computed.max(sequence.kv.computed_before).min(prompt);
         let computed = computed.saturating_sub(sequence.kv.cached_tokens.unwrap_or(0));
         self.basis.cost.request_us(computed, f64::from(sequence.output_len()), prompt)
     }

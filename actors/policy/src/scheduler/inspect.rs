@@ -21,7 +21,7 @@ pub enum SequenceState {
     Waiting,
     /// The sequence holds KV blocks, and its prompt is being computed.
     Prefill,
-    /// The sequence holds KV blocks and sends tokens.
+    /// The sequence holds KV blocks and has its first token. After a resume its KV may still be being computed again.
     Decode,
     /// The sequence was preempted, or is being preempted, and waits to resume.
     Preempted,
@@ -32,8 +32,8 @@ pub enum SequenceState {
 /// KV blocks that a live sequence holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HeldBlocks {
-    /// Number of blocks of the device pool in the block table of the sequence; for a preempted sequence, those that it
-    /// retains.
+    /// Number of blocks of the device pool in the block table that the block store sent last. For a preempted sequence,
+    /// and until the store sends a table: number of blocks that the sequence retains.
     pub device: u32,
     /// Number of blocks of the host pool that are pinned for the preempted sequence until it has its blocks again.
     pub host: u32,

@@ -16,10 +16,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Adds the end of a sequence. Removes earlier progress reports about it, because they would name blocks that it no
-    /// longer has.
+    /// Adds the end of a sequence. Progress reports about the sequence stay: the block store takes in progress before
+    /// it releases ended sequences, so the reports still name the sequence's blocks.
     pub(crate) fn ended(&mut self, seq: SeqId, on_device: bool) {
-        self.progress.retain(|progress| progress.seq != seq);
         self.released.push(seq);
         if on_device {
             self.device_ends.push(seq);

@@ -39,8 +39,7 @@ pub(crate) struct State {
     pub(crate) queue: Queue,
     /// Deadlines of first tokens, and requests that are late.
     pub(crate) deadlines: Deadlines,
-    /// Slack reserve: slack that premium streams shall keep; steps may spend only slack beyond it on work of lower
-    /// tiers.
+    /// Slack reserve: slack that premium streams shall keep while several tiers have requests.
     pub(crate) reserve: SlackReserve,
     /// The scheduler's view of the device pool: reservations, mirroring and free blocks.
     pub(crate) memory: Memory,

@@ -137,18 +137,22 @@ fn equal_prefixes_are_computed_once_within_a_tenant_only() {
     simulate(async |clock| {
         let engine = Laboratory::tiny(clock).start();
         let tokens: Vec<TokenId> = (0..100).collect();
-        let cached = async |salt: u8| {
+        let cached = async |salt: u8, max_tokens| {
             let salt = tiercel_policy::blocks::Salt([salt; 16]);
-            let got =
-                collect(engine.submit(Request { salt, ..request(&tokens, 2) }).await.unwrap());
-            match got.await.end {
+            let request = Request { salt, ..request(&tokens, max_tokens) };
+            match collect(engine.submit(request).await.unwrap()).await.end {
                 Some(StreamEvent::Finished { usage, .. }) => usage.cached_tokens,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(cached(1).await, 0);
-        assert_eq!(cached(1).await, 96, "all full blocks before the last token");
-        assert_eq!(cached(2).await, 0);
+        assert_eq!(cached(1, 2).await, 0);
+        assert_eq!(cached(1, 2).await, 96, "all full blocks before the last token");
+        assert_eq!(cached(2, 1).await, 0);
+        assert_eq!(
+            cached(2, 1).await,
+            96,
+            "the prompt was computed in the step that ended the request"
+        );
     });
 }
 

@@ -1,5 +1,6 @@
-//! Derived latency targets: computed from the speed of the device at start, again, while no sequence is live, when its
-//! steps have become faster or slower, and again when an operator changes the settings of targets.
+//! Derived latency targets. They are computed from the speed of the device at the start of the server; while no
+//! sequence is live, once step times have changed by a tenth; and when an operator changes `slo.*`. A change of
+//! `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens` alone does not change them.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::CostModel;

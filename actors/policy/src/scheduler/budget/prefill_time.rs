@@ -33,8 +33,9 @@ impl PrefillTime {
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
 
-    /// Returns the length of a step with the streams above background that run now, and its part that is left for
-    /// prompts. A stream whose TPOT target is shorter than a step without prompts does not limit the step's length.
+    /// Returns the length of a step with the streams of tiers above background that hold blocks and are not on hold,
+    /// and its part that is left for prompts. A stream whose TPOT target is not longer than a step without prompts does
+    /// not limit the step's length.
     pub(crate) fn now(queue: &Queue, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let streams = || queue.table.active().map(|(_, sequence)| sequence).filter(decodes);
         let mut work = StepWork::default();
@@ -53,7 +54,8 @@ impl PrefillTime {
     }
 }
 
-/// Returns whether a sequence is a running stream of a tier above background.
+/// Returns whether a sequence is a stream of a tier above background that is not on hold, also while it is being
+/// preempted.
 fn decodes(sequence: &&Sequence) -> bool {
     let streams = sequence.planned_output() > 0 && sequence.decoding();
     sequence.tier < Tier::Background && streams && !sequence.held()

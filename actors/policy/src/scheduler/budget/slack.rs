@@ -19,6 +19,14 @@ const MAX_BEHIND: f64 = 64.0;
 /// long. This number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
 const RECOVERY_TOKENS: f64 = 64.0;
 
+/// Smallest slack that counts as ample, in steps: the stream can then miss this step and still be in time with the
+/// next.
+const AMPLE_STEPS: f64 = 2.0;
+/// Length of the output for which a stream must keep time until its E2E target, in multiples of the predicted length.
+const OUTPUT_MARGIN: f64 = 3.0;
+/// Length of the later steps for which a stream must keep time until its E2E target, in multiples of a step now.
+const STEP_MARGIN: f64 = 1.5;
+
 /// Longest next step that one stream allows, in parts: aimed pace, time ahead of that pace, and recoverable lag.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
@@ -73,10 +81,10 @@ pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     Some(due.0 as i64 - now.0 as i64)
 }
 
-/// Returns by how much a stream would be ahead if its next token came at `now`, us, by its TPOT target or, if less, its
-/// E2E target; infinite without both. `None` if that is at most two steps of `step_us`, or if the stream has no first
-/// token, not even in flight. For E2E the output is taken to be three times as long as predicted (at most
-/// `max_tokens`), in steps half as long again.
+/// Returns the ample slack of a stream, us: by how much it would be ahead if its next token came at `now`, by its TPOT
+/// target or, if less, its E2E target; infinite without both. `None` if the slack is at most [`AMPLE_STEPS`] steps of
+/// `step_us`, or if the stream has no first token, not even in flight. For E2E the output is taken to be
+/// [`OUTPUT_MARGIN`] times as long as predicted (at most `max_tokens`), in steps [`STEP_MARGIN`] times as long.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
     let first = first_token(stream, now)?;
     let targets = &stream.service.targets;
@@ -84,12 +92,12 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
         ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
     });
     let by_end = targets.e2e_ms.map_or(f64::INFINITY, |ms| {
-        let predicted = 3.0 * stream.service.predicted_tokens;
+        let predicted = OUTPUT_MARGIN * stream.service.predicted_tokens;
         let still = (predicted - f64::from(stream.planned_output()))
             .clamp(1.0, f64::from(stream.output_left()).max(1.0));
-        ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * 1.5 * step_us
+        ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * STEP_MARGIN * step_us
     });
-    Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
+    Some(by_pace.min(by_end)).filter(|us| *us > AMPLE_STEPS * step_us)
 }
 
 /// Returns the aimed pace of a stream, us; `None` without a TPOT target. A stream of the predicted length that keeps

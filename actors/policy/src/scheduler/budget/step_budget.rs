@@ -24,8 +24,9 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 /// Blocking limit: longest step, as a share of the tightest TTFT target of the tiers with recent arrivals. A request
-/// that arrives during a step waits for the end of the step. Only prompts whose first tokens are due may make a step
-/// longer. A smaller share would make steps short, and so inefficient, while several tiers have requests.
+/// that arrives during a step waits for the end of the step. A step is longer only if its streams alone take longer, or
+/// if prompts need more of it for their first tokens. A smaller share would make steps short, and so inefficient, while
+/// several tiers have requests.
 const BLOCKING: f64 = 0.3;
 /// The same share for a prompt of one token, whose derived TTFT target is the shortest: such a prompt that arrives when
 /// a step begins has 0.4 of its target left for the next step.
@@ -46,13 +47,13 @@ pub(crate) struct StepBudget {
     /// Longest next step that the streams of each tier allow, us; infinite if no stream of the tier has a TPOT target
     /// that it can still meet.
     allowed_us: [f64; TIERS],
-    /// Blocking limit of the next step, us: arriving requests of higher tiers shall not wait long for the end of the
-    /// step. Only prompts whose first tokens are due may make the step longer.
+    /// Blocking limit of the next step, us: arriving requests shall not wait long for the end of the step. The step is
+    /// longer only if its streams alone take longer, or if prompts need more of it for their first tokens.
     blocking_us: f64,
     /// Time of the next step that each tier's prompts need for their first tokens to meet their TTFT targets, us.
     prefill_demand_us: [f64; TIERS],
-    /// Longest next step that premium and system streams allow if the step holds work of lower tiers, us. Such a step
-    /// leaves the slack reserve of these streams untouched, or lets them build up the reserve.
+    /// Longest next step, us, that leaves premium and system streams their slack reserve, or lets them build it up.
+    /// Prompts of the premium and system tiers may make a step longer, as far as their first tokens require.
     reserved_us: f64,
 }
 
@@ -69,11 +70,11 @@ impl StepBudget {
             return None;
         }
         let alone = traffic.one_tier && same_tier(candidates);
-        // Leave out background streams if they may be paused: they must not keep a stream of a higher tier from
-        // catching up.
+        // Leave out background and best-effort streams if pausing may leave them out of the step. Otherwise they could
+        // make the bare step so long that a stream of a higher tier counts as unable to meet its TPOT target.
         let counts = |candidate: &&Candidate<'_>| {
             let paused = basis.rules.scheduling.pause_background && !alone;
-            !paused || candidate.sequence.tier < Tier::Background
+            !paused || candidate.sequence.tier_before_ageing() < Tier::Background
         };
         let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
         // If only one tier has requests, use no slack reserve, which protects premium streams from lower tiers' work.

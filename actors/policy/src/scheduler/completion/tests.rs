@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::accounting::StepShares;
+use crate::scheduler::NewSequence;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
-use crate::scheduler::tests::{all_sample, scheduler, sequence, step, submit, ticket};
+use crate::scheduler::tests::{BLOCK, all_sample, scheduler, sequence, step, submit, ticket};
 use tiercel_config::SheddingForm;
 use tiercel_device::StepTiming;
 
@@ -125,4 +126,23 @@ fn a_request_that_stops_at_its_first_token_counts_as_served() {
     // One request left the queue after it had waited 1,499 us (it arrived at 1 us), so the next one waits as long.
     assert_eq!(s.queue.drain[standard].waiting(), 1);
     assert_eq!(s.queue.drain[standard].wait_us(Timestamp(1_500)), Some(1_499.0));
+}
+
+#[test]
+fn the_blocks_that_the_last_step_filled_are_named_unless_the_sequence_failed() {
+    let named = |result: fn() -> Result<Sampled, NotSampled>| {
+        let mut s = scheduler(|_| ());
+        s.enqueue(NewSequence { max_tokens: 1, ..sequence(1, Tier::Standard, 2 * BLOCK) });
+        let batch = submit(&mut s);
+        let mut done = all_sample(&batch, 1);
+        if let Ok(output) = &mut done.result {
+            output.sampled[0].1 = result();
+        }
+        s.step_done(done, Timestamp(700));
+        assert_eq!(s.outbox.released, [SeqId(1)]);
+        s.outbox.progress.iter().map(|progress| progress.hashes.len()).sum::<usize>()
+    };
+    assert_eq!(named(|| Ok(Sampled { token: 1, logprobs: None })), 2, "its last token");
+    assert_eq!(named(|| Ok(Sampled { token: 99, logprobs: None })), 2, "a stop token");
+    assert_eq!(named(|| Err(NotSampled::BadLogits)), 0, "wrong KV");
 }

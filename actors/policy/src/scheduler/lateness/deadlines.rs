@@ -1,20 +1,21 @@
 //! Deadlines of first tokens: which requests can still be in time, and which are late.
 //!
-//! As many waiting prompts as possible shall be in time, and the others are late. The rule is Moore and Hodgson's
-//! (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the
-//! prompts taken so far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers'
-//! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
-//! whose work divided by the tenant's weight is the largest is given up.
+//! The prompts of as many requests as possible shall be in time, and the others are late. The rule is Moore and
+//! Hodgson's (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work
+//! of the prompts taken so far does not fit before a deadline, give up the longest of these prompts. The work of higher
+//! tiers' prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant whose work
+//! divided by the tenant's weight is the largest is given up.
 //!
 //! Prompts get a share of the device's time, and streams get the rest. The work of a prompt divided by this share is
 //! the time of the whole steps that compute the prompt, with their decodes. So no further step is added to this time.
 //!
-//! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
-//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request counts
-//! as in time again only if its first token has some steps of slack ([`RECOVERY_STEPS`]): its prompt must be done so
-//! much before the deadline. Without this rule, requests with little slack change places from step to step, and the
-//! device computes parts of prompts that are given up later. A late request that has waited too long is served first of
-//! its tier after all (see [`crate::scheduler::lateness::starvation`]).
+//! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Lateness is judged
+//! again before each step until the deadline has passed, for at most [`JUDGED_MAX`] requests of a tier, so that a wrong
+//! estimate costs little. A late request counts as in time again only if its first token has some steps of slack
+//! ([`RECOVERY_STEPS`]): its prompt must be done so much before the deadline. Without this rule, requests with little
+//! slack change places from step to step, and the device computes parts of prompts that are given up later. A late
+//! request that has waited too long starves: it counts as in time for good (see
+//! [`crate::scheduler::lateness::starvation`]).
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -54,8 +55,8 @@ type Entry = (Tier, Timestamp, SeqId);
 /// Deadlines of the requests that wait for their first token, and the requests that are late.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Deadlines {
-    /// Requests whose lateness is judged before each step, in the order of tiers and deadlines. A request leaves the
-    /// set once its deadline has passed.
+    /// Requests with a deadline and without a first token, in the order of tiers and deadlines. Before each step the
+    /// first [`JUDGED_MAX`] of each tier are judged. A request leaves the set once its deadline has passed.
     entries: BTreeSet<Entry>,
     /// Requests that are late, and late requests that starve.
     pub(crate) late: LateRequests,
@@ -114,7 +115,7 @@ impl Deadlines {
     }
 }
 
-/// A waiting prompt with a deadline.
+/// The rest of a prompt with a deadline, of a waiting or a running sequence.
 #[derive(Debug, Clone, Copy)]
 struct Prompt {
     seq: SeqId,
@@ -318,8 +319,8 @@ impl Deadlines {
         }
     }
 
-    /// Makes late requests that have waited too long (starve) count as in time for good, so that their early arrival
-    /// puts them at the front of their tiers.
+    /// Makes late requests that have waited too long (starve) count as in time for good. Their early arrival then puts
+    /// them before later requests of their tier, priority and tenant.
     fn advance_starving(
         &mut self,
         queue: &mut Queue,

@@ -35,8 +35,8 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 /// person's attention lasts for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
 /// If no higher tier has requests, a late request starves only after at least this share of the time in which its
-/// tenant's queue drains. In an overloaded tier the wait in the queue grows faster than the requests' age; if they
-/// starved after a fixed wait, the order of arrival would make every request late.
+/// tenant's queue drains. If late requests of an overloaded tier starved after a fixed wait, the order of arrival would
+/// make every request late. So the wait grows with the queue.
 const ALONE_SHARE: f64 = 0.35;
 /// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests,
 /// us.
@@ -45,8 +45,9 @@ const DRAIN_US_MAX: f64 = 300e6;
 /// Background requests do not starve while higher tiers have requests, which leave so little time that all of
 /// background would be late.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
-/// Most requests of a tier that starve at a time: as many as one plan may open. Tenants with late requests have parts
-/// of them in proportion to their weights, and at least one each.
+/// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
+/// part in proportion to its weight, at least one request. If the parts together exceed the limit, the oldest requests
+/// starve.
 const STARVING_MAX: usize = 32;
 
 /// Tier and tenant of a request.

@@ -21,12 +21,12 @@ enum Protection {
     /// which other sequences may take its blocks.
     Usual,
     /// The sequence was preempted as often as allowed (`preemption.max_per_request`), and `preemption.at_limit` is not
-    /// `drop`. Its blocks may be taken only by the first sequence of a plan, and by running sequences that grow and are
-    /// served before it.
+    /// `drop`. Its blocks may be taken only by running sequences that grow and are served before it, and by the first
+    /// sequence of a plan if that one is served before it or, if it waits, has a higher effective tier.
     Limited,
     /// Most protected: the sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks,
     /// or is of the premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan
-    /// may take its blocks.
+    /// may take its blocks, under the same condition.
     Spared,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct Claim {
     pub(crate) rank: Rank,
     /// Whether the candidate waits and needs a new block table, instead of running and growing.
     pub(crate) opening: bool,
-    /// Whether the candidate is the first of the plan in the order of service. It must always be able to go on, so that
-    /// some sequence always finishes.
+    /// Whether the candidate is the first of the plan. The first candidate must always be able to go on, so that some
+    /// sequence always finishes.
     pub(crate) first: bool,
     /// Whether the candidate may preempt sequences that make progress, not only resting ones. A running candidate that
     /// is the first of the plan may do so in any case.

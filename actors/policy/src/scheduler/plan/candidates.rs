@@ -1,4 +1,5 @@
-//! Candidates of a step: running sequences, and waiting ones that may get blocks, in order of service.
+//! Candidates of a step: running sequences, and waiting ones that may get blocks, in the order in which they get the
+//! step's slots.
 
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::plan::retry::{OPENS_MAX, RetryScope};
@@ -6,10 +7,11 @@ use crate::scheduler::plan::view::View;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
-/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. If
-/// suspects of a failed step are among them, returns the first suspect alone; or, with `others_first` (a suspect was
-/// denied blocks), the sequences that are not suspects, so that they make room. If there are no others and the scope is
-/// `All`, returns that suspect.
+/// Returns the sequences that the step may include, at most as many as the step has slots: within an effective tier
+/// running sequences before waiting ones, each group by rank, or by the tiers' fair queue. If suspects of a failed step
+/// are among them, returns the first suspect alone; or, with `others_first` (a suspect was denied blocks), the
+/// sequences that are not suspects, so that they make room. If there are no others and the scope is `All`, returns that
+/// suspect.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,

@@ -21,7 +21,7 @@ use crate::scheduler::plan::view::View;
 /// Plan of a step: requests for blocks, and victims, which go to the block store.
 #[derive(Debug)]
 pub(crate) struct StepPlan {
-    /// Requests for blocks of the sequences in the step, in order of service.
+    /// Requests for blocks of the sequences in the step, in the order in which the sequences got the step's slots.
     pub(crate) wants: Vec<Want>,
     /// Sequences that may be preempted for the step, or mirrored to the host, in the order in which they are preempted;
     /// empty if free blocks are enough and mirroring is off.

@@ -9,15 +9,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time without a token after which a background or best-effort stream counts as overdue, us. One overdue stream is
-/// kept in each step, so that every stream makes progress even while higher tiers leave no time.
+/// Time after which a background or best-effort candidate with one token left to compute counts as overdue, us: time
+/// since its last token, or since its arrival before its first token. One overdue candidate is kept in each step, so
+/// that every one makes progress even while higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
 /// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. Of the
-/// streams among them that were not denied blocks, the one whose last token is the oldest stays, if that token is older
-/// than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until premium streams
-/// can afford the step.
+/// streams among them that were not denied blocks, the one that has waited longest for a token stays, if it has waited
+/// for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until
+/// premium streams can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
@@ -71,16 +72,17 @@ fn pause_standard(
     candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
 }
 
-/// Returns the stream whose last token is the oldest, if that token is older than [`PAUSED_US_MAX`]. Streams that were
-/// denied blocks are ignored: such a stream cannot go on, and would take the place of one that can.
+/// Returns the stream that has waited longest for a token (since its last token, or since its arrival), if it has
+/// waited for longer than [`PAUSED_US_MAX`]. Streams that were denied blocks are ignored: such a stream cannot go on,
+/// and would take the place of one that can.
 fn overdue<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
     now: Timestamp,
 ) -> Option<SeqId> {
     let streams = streams.filter(|stream| !stream.sequence.kv.denied);
-    let since = streams.filter_map(|stream| {
+    let since = streams.map(|stream| {
         let sequence = stream.sequence;
-        Some((sequence.last_token_at?, sequence.id))
+        (sequence.last_token_at.unwrap_or(sequence.arrival), sequence.id)
     });
     since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
 }
@@ -150,8 +152,14 @@ mod tests {
         let mut streams = [(1, 1_000), (2, 500), (3, 700)]
             .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
         streams[1].kv.denied = true;
-        let overdue = |now| overdue(candidates(&streams).iter(), Timestamp(now));
-        assert_eq!(overdue(700 + PAUSED_US_MAX), None);
-        assert_eq!(overdue(700 + PAUSED_US_MAX + 1), Some(SeqId(3)));
+        let overdue = |streams: &[Sequence], at| {
+            overdue(candidates(streams).iter(), Timestamp(at + PAUSED_US_MAX))
+        };
+        assert_eq!(overdue(&streams, 700), None);
+        assert_eq!(overdue(&streams, 701), Some(SeqId(3)));
+        // A prompt with one token left to compute has no token yet, so it waits since its arrival.
+        (streams[0].last_token_at, streams[0].arrival) = (None, Timestamp(600));
+        assert_eq!(overdue(&streams, 600), None);
+        assert_eq!(overdue(&streams, 601), Some(SeqId(1)));
     }
 }

@@ -28,9 +28,10 @@ impl Arrivals {
         self.0[tier.index()] = at;
     }
 
-    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
-    /// `waiting_tokens` is the number of waiting prompt tokens of each tier, counted by effective tier before ageing:
-    /// best-effort requests count as background.
+    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether these and all prompts that wait are
+    /// of one tier. Arrivals count by their own tier, and running streams do not count. `waiting_tokens` is the number
+    /// of waiting prompt tokens of each tier, counted by effective tier before ageing: best-effort requests count as
+    /// background.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
         let present = std::array::from_fn(|tier| lately[tier] || waiting_tokens[tier] > 0);
@@ -39,7 +40,7 @@ impl Arrivals {
     }
 }
 
-/// Traffic at one moment: which tiers had arrivals lately, and whether all requests are of one tier.
+/// Traffic at one moment: which tiers had arrivals lately, and whether these and all prompts that wait are of one tier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
     /// Whether requests of each tier arrived lately.

@@ -66,8 +66,8 @@ impl Queue {
     }
 
     /// Returns the first `most` waiting sequences that may get blocks, if tiers share the time left to best-effort
-    /// requests: first, by rank, sequences that are outside the tiers' fair queue, because they have latency targets or
-    /// have aged; then those inside, in its order.
+    /// requests: first, by rank, sequences whose effective tier is above background; then the others, in the order of
+    /// the tiers' fair queue. A background request counts there even if it has latency targets.
     pub(crate) fn in_fair_order(
         &self,
         most: usize,
@@ -95,8 +95,9 @@ impl Queue {
     }
 
     /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier from
-    /// the predicted service to the service that it had: `used_us` of device time, or, in the token queue, output
-    /// tokens. If its output is `complete`, its length goes into the predicted lengths.
+    /// the predicted service to the service that it had. In the queues of device time that is `used_us`. In the token
+    /// queue the sequence is charged its whole prompt, even if no token of it was computed, and its output tokens. If
+    /// its output is `complete`, its length goes into the predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.weighted_tenant();
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());

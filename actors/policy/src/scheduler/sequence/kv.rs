@@ -30,7 +30,7 @@ pub(crate) struct Kv {
     /// Number of known tokens when the sequence last got its blocks (start or resume).
     pub(crate) len_at_open: u32,
     /// Whether the block store denied the last request for more blocks that the sequence made while it held blocks;
-    /// `false` once it is granted a step again.
+    /// `false` once it is granted a step again or preempted.
     pub(crate) denied: bool,
     /// Whether victims are being copied out for the denied request, so that blocks for it come free later.
     pub(crate) promised: bool,
@@ -64,7 +64,7 @@ impl Kv {
     pub(crate) fn close(&mut self, saved: bool, retained: u32) {
         self.saved = saved;
         self.retained = retained;
-        self.promised = false;
+        (self.denied, self.promised) = (false, false);
         self.computed_before = self.computed;
         self.computed = 0;
         self.in_flight.lose_blocks();

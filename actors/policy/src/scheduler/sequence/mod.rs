@@ -144,7 +144,8 @@ impl Sequence {
     }
 
     /// Returns the number of tokens that are left to compute after the steps in flight, at least 1. Tokens in blocks
-    /// that were saved on the host or retained on the device need not be computed again.
+    /// retained on the device need not be computed again. If a preemption saved any block on the host, all tokens that
+    /// had valid KV are taken to be saved.
     pub(crate) fn left_to_compute(&self) -> u32 {
         let saved = if self.kv.saved { self.kv.computed_before } else { self.kv.retained };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
