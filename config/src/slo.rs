@@ -13,7 +13,7 @@ const ASSURANCE: f64 = 0.999;
 /// The value of a latency-target setting.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Target {
-    /// Target derived from the device's measured speed (`tiercel_policy::slo::derived`).
+    /// Target derived from the device's measured speed (`tiercel_policy::slo::ServerTimes`).
     Auto,
     /// The setting states that there is no target.
     #[default]

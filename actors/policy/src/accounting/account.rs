@@ -61,7 +61,8 @@ impl Account {
         lately
     }
 
-    /// Whether the account holds nothing: no live sequence, no tokens, and no device time that was had or due.
+    /// Whether the account holds nothing: no working sequence, no prompt tokens, and no device time that was had or
+    /// due.
     pub(super) fn is_unused(&self) -> bool {
         self.working == 0 && self.total == DeviceTime::default() && self.prompt_tokens == 0
     }

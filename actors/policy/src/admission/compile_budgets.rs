@@ -1,8 +1,9 @@
 //! Budgets of tenants for compiling grammars: a share of one processor's time, with a burst.
 //!
 //! A compilation shares the processors with the engine and cannot be stopped, and the time of a compilation is known
-//! only at the end. So a tenant within its budget may begin any compilation, and is charged the time afterwards. A
-//! tenant beyond its budget waits until the excess has been refilled, at the rate of the tenant's share.
+//! only at the end. So a tenant within its budget may begin any compilation. It is charged the time at the end; a
+//! compilation that outlasts its limit is charged that limit at once, which is corrected at its end. A tenant beyond
+//! its budget waits until the excess has been refilled, at the rate of the tenant's share.
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
@@ -17,8 +18,9 @@ pub struct CompileBudget {
     pub burst_us: u64,
 }
 
-/// What all tenants have used of their budgets, as times at which each budget is whole again. A tenant whose budget is
-/// whole has no entry, so the number of entries is limited by the compilations of the last minutes.
+/// What all tenants have used of their budgets, as times at which each budget is whole again. An entry whose budget is
+/// whole again is dropped at the next charge of any tenant, so the number of entries is limited by the compilations of
+/// the last minutes.
 #[derive(Debug, Clone)]
 pub struct CompileBudgets {
     budget: CompileBudget,

@@ -90,8 +90,8 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Replaces the scheduler's report on the device time for prompts by a newer one, which includes the prompts that
-    /// arrived since the older one.
+    /// Replaces the scheduler's report on the device time for prompts by a newer one. Prompts that were accepted after
+    /// the scheduler made the newer report are left out of forecasts until the next report.
     pub fn update(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.arrived_us = [0.0; TIERS];

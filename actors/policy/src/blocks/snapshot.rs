@@ -47,7 +47,7 @@ pub struct StoreSnapshot {
     /// Number of blocks in batches of copies that were handed out to the device and have not ended.
     pub copying: u32,
     /// Number of blocks whose copies are queued: they wait for steps that still use the block, for the limit on blocks
-    /// in transit, or (mirroring) until no other copy is left.
+    /// in transit, or (mirroring) until no other copy to the host is queued or running.
     pub queued: u32,
     /// Ids of all sequences with a block table, ascending, with the length of each table in blocks. The table of a
     /// preempted sequence has the blocks that it retains.

@@ -95,8 +95,8 @@ impl BlockStore {
         (self.device.free(), self.host.free())
     }
 
-    /// Returns the mirroring lag: the number of full blocks of possible victims that mirroring has not copied to the host
-    /// pool and is not copying, as of the last step request. 0 with mirroring off.
+    /// Returns the mirroring lag: the number of full blocks of possible victims that mirroring had not looked at yet,
+    /// as of the last step request. Blocks whose copy failed, or was evicted since, do not count. 0 with mirroring off.
     pub fn mirroring_lag(&self) -> u32 {
         self.mirroring_lag
     }
