@@ -33,7 +33,7 @@ pub struct BlockManager {
     peers: BlockPeers,
     /// Number of blocks in each batch of copies that is under way between device and host.
     batches: BTreeMap<CopyId, u32>,
-    /// Number of messages handled so far; used to check invariants only now and then.
+    /// Number of messages so far that changed the store; used to check invariants only now and then.
     events: u64,
     checks: Checks,
     trace: Tracer,
@@ -52,8 +52,8 @@ impl BlockManager {
         BlockManager { store, peers, batches: BTreeMap::new(), events: 0, checks, trace, lifeline }
     }
 
-    /// After each message: sends the copies that may start to the SwapManager, and checks all invariants of the store
-    /// if a check is due.
+    /// After each message that changes the store: sends the copies that may start to the SwapManager, and checks all
+    /// invariants of the store if a check is due.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             let blocks = batch.pairs.len() as u32;

@@ -59,8 +59,8 @@ impl Engine {
         let (made, actors) = oneshot::channel();
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
-            // Ignore that the caller may no longer wait for the actors: the channel then returns them, and dropping
-            // them stops them.
+            // Ignore that the caller may no longer wait for the actors: they then run unused until the arbiter stops,
+            // because they hold each other's addresses.
             let steps = Some(StepLog::default());
             let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None, steps));
         });

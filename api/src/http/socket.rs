@@ -39,7 +39,7 @@ const NOT_HTTP: &str =
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// Longest time between the first and the last byte of a request head, us. For the first request of a connection,
-    /// the time begins when the connection is accepted, and includes the TLS handshake.
+    /// the time begins when the connection has its seat, and includes the TLS handshake.
     pub(crate) head_us: u64,
     /// Longest idle time of a connection, us: from the end of an answer to the first byte of the next request.
     pub(crate) idle_us: u64,

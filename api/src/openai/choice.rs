@@ -4,7 +4,6 @@ use crate::http::{ApiError, Record};
 use crate::openai::tools::{AnswerParser, Parsing, Part};
 use crate::replies::{Finish as RecordedFinish, Listener};
 use crate::text::{StreamDecoder, Text};
-use actix_web::http::StatusCode;
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -192,8 +191,8 @@ impl Choice {
                 }
                 None => {
                     let message = "the engine stopped while it served this request";
-                    let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
-                    return Step::Event(Event::Failed(error.code("engine_stopped")));
+                    let error = ApiError::unavailable(message, "engine_stopped");
+                    return Step::Event(Event::Failed(error));
                 }
             }
         }

@@ -53,7 +53,8 @@ struct EventStream {
 
 /// Opens the body of a streamed response; `totals` holds the number of prompt tokens. Waits for the first event of a
 /// choice, but at most `first_token_wait_us`: until then a request that is turned away can still be answered with an
-/// error status. A response whose head is sent without an event begins with a comment.
+/// error status. A response whose head is sent without an event begins with a comment; in a chat answer, after the
+/// opening chunk of each choice.
 ///
 /// # Errors
 /// [`ApiError`] if the first event is the failure of a choice.

@@ -82,7 +82,7 @@ impl KeyUsage {
     /// a rate never refuses a request for good.
     ///
     /// # Errors
-    /// [`OverLimit`], without any charge.
+    /// [`OverLimit`], without any charge. If the request exceeds both rates, the error is of the rate that refills later.
     pub fn admit(
         &mut self,
         limits: &KeyLimits,
@@ -96,18 +96,16 @@ impl KeyUsage {
         }
         let ms = |us: u64| us.div_ceil(1_000);
         let tokens = limits.tokens.map_or(tokens, |rate| tokens.min(rate.burst()));
-        if let Some(rate) = limits.requests {
-            let wait_us = self.requests.wait_us(rate, 1, now);
-            if wait_us > 0 {
-                let per_min = rate.per_min;
-                return Err(OverLimit::Requests { per_min, retry_after_ms: ms(wait_us) });
-            }
+        let requests_us = limits.requests.map_or(0, |rate| self.requests.wait_us(rate, 1, now));
+        let tokens_us = limits.tokens.map_or(0, |rate| self.tokens.wait_us(rate, tokens, now));
+        let retry_after_ms = ms(requests_us.max(tokens_us));
+        if let Some(rate) = limits.requests.filter(|_| requests_us > 0 && requests_us >= tokens_us)
+        {
+            return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
         }
         if let Some(rate) = limits.tokens {
-            let wait_us = self.tokens.wait_us(rate, tokens, now);
-            if wait_us > 0 {
-                let per_min = rate.per_min;
-                return Err(OverLimit::Tokens { per_min, retry_after_ms: ms(wait_us) });
+            if tokens_us > 0 {
+                return Err(OverLimit::Tokens { per_min: rate.per_min, retry_after_ms });
             }
             self.tokens.charge(rate, tokens, now);
         }
@@ -204,6 +202,25 @@ mod tests {
         ));
         usage.live = before.live;
         assert_eq!(usage, before);
+    }
+
+    #[test]
+    fn a_request_beyond_both_rates_is_told_the_longer_time() {
+        let limits = limits(60, 6_000, 0);
+        let mut usage = KeyUsage::default();
+        let now = Timestamp(0);
+        for _ in 0..10 {
+            usage.admit(&limits, (1, 100), now).unwrap();
+        }
+        let refused = |tokens| usage.clone().admit(&limits, (1, tokens), now);
+        assert!(matches!(
+            refused(1_000),
+            Err(OverLimit::Tokens { per_min: 6_000, retry_after_ms: 10_000 })
+        ));
+        assert!(matches!(
+            refused(1),
+            Err(OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 })
+        ));
     }
 
     #[test]

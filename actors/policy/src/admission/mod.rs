@@ -48,10 +48,13 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
     let blocks = info.device_blocks.saturating_sub(kept);
     let pool = blocks.saturating_mul(info.block_size);
     if longest.div_ceil(info.block_size) > blocks {
+        let advice = match pool.saturating_sub(prompt) {
+            0 => "shorten the prompt".to_owned(),
+            room => format!("ask for at most {room} output tokens"),
+        };
         return Err(format!(
             "prompt ({prompt}) + max_tokens ({max_tokens}) exceed the KV memory of this server \
-             ({pool} tokens); ask for at most {} output tokens",
-            pool.saturating_sub(prompt)
+             ({pool} tokens); {advice}"
         ));
     }
     Ok(())
@@ -126,6 +129,8 @@ mod tests {
         assert!(fits(100, 60, &info(), 0).is_ok());
         assert!(fits(100, 45, &info(), 1).expect_err("one block less").contains("144"));
         assert!(fits(100, 61, &info(), 0).expect_err("161 tokens need 11 blocks").contains("160"));
+        let full = fits(160, 1, &info(), 0).expect_err("no block for the output");
+        assert!(full.ends_with("shorten the prompt"), "{full}");
         assert!(fits(1000, 1, &info(), 0).expect_err("no room for output").contains("context"));
         assert!(fits(u32::MAX, u32::MAX, &info(), 0).is_err());
     }

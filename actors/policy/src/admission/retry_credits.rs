@@ -34,6 +34,9 @@ impl RetryCredits {
         if self.count >= MOST {
             self.forget(now);
         }
+        if self.due.get(&(tier, tenant)).is_some_and(|times| times.len() >= MOST_OF_TENANT) {
+            self.change(tier, tenant, |times| forget_expired(times, now));
+        }
         let known = self.due.get(&(tier, tenant)).map_or(0, VecDeque::len);
         if self.count < MOST && known < MOST_OF_TENANT {
             self.change(tier, tenant, |times| {
@@ -147,5 +150,7 @@ mod tests {
         assert_eq!(credits.count, MOST_OF_TENANT);
         credits.make(Tier::Background, TENANT, at(10), at(0));
         assert_eq!(credits.count, MOST_OF_TENANT + 1, "another tier");
+        credits.make(Tier::Standard, TENANT, at(300), at(200));
+        assert_eq!(credits.count, 2, "expired credits of the tenant make room");
     }
 }

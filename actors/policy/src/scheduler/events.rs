@@ -72,6 +72,11 @@ impl State {
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
     /// rank, so that a request of `tier` can have its permit; returns `None` if there is no such sequence.
     pub(crate) fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
+        // Search only if there is such a sequence: on a full server any refused request may ask.
+        let (_, never_open) = self.queue.table.waiting_count();
+        if never_open[tier.index() + 1..].iter().all(|waiting| *waiting == 0) {
+            return None;
+        }
         let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;
         let retry_after_ms = self.retry_after_ms(last, now)?;
@@ -210,6 +215,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use crate::admission::Patience;
     use crate::blocks::Salt;
     use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence, step};
     use crate::scheduler::{Hold, NewSequence, State};
@@ -253,6 +259,21 @@ mod tests {
         };
         assert_eq!(salts(true), (tenant, tenant));
         assert_eq!(salts(false), (Salt::of_sequence(SeqId(1)), tenant));
+    }
+
+    #[test]
+    fn a_request_that_moves_has_the_patience_of_its_new_tier_unless_it_stated_its_own() {
+        let patience = |stated, tier| {
+            let mut s = scheduler(|settings| settings.patience.background_s = 7.0);
+            let patience = Patience { us: Some(1_000_000), stated };
+            s.enqueue(NewSequence { patience, ..sequence(1, Tier::Standard, 20) });
+            assert!(s.reprioritize(SeqId(1), tier, 0));
+            s.queue.table.get(SeqId(1)).expect("it waits").service.patience.us
+        };
+        assert_eq!(patience(false, Tier::Background), Some(7_000_000));
+        assert_eq!(patience(false, Tier::Premium), None, "for ever");
+        assert_eq!(patience(false, Tier::Standard), Some(1_000_000), "it does not move");
+        assert_eq!(patience(true, Tier::Premium), Some(1_000_000));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 use crate::protocol::Release;
 use tiercel_config::{
-    Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy, PreemptionMode,
-    PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm, SheddingSettings,
-    VictimRelease,
+    Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, PatienceSettings, Policy,
+    PreemptionMode, PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm,
+    SheddingSettings, VictimRelease,
 };
 use tiercel_device::{DeviceInfo, Tier};
 
@@ -20,6 +20,8 @@ pub(crate) struct Rules {
     pub(crate) shedding: SheddingSettings,
     /// Settings (`shares.*`) of the share of the device's time that each tier is due.
     pub(crate) shares: SharesSettings,
+    /// Settings (`patience.*`) of the longest wait for a first token, for requests that move to another tier.
+    pub(crate) patience: PatienceSettings,
     /// Whether the prefix cache is on: sequences of one tenant share KV blocks of equal prefixes.
     pub(crate) share_prefixes: bool,
     /// Sizes of the device, and `max_num_batched_tokens` as it was at the start, which bound every plan.
@@ -46,6 +48,7 @@ impl Rules {
             preemption: settings.preemption,
             shedding: settings.shedding,
             shares: settings.shares,
+            patience: settings.patience,
             share_prefixes: settings.prefix_cache.enabled,
             limits: Limits {
                 block_size: info.block_size,
@@ -82,6 +85,7 @@ impl Rules {
         self.scheduling = SchedulerSettings { steps_in_flight, ..settings.scheduler };
         self.preemption = PreemptionSettings { max_in_transit_mib, ..settings.preemption };
         (self.shedding, self.shares) = (settings.shedding, settings.shares);
+        self.patience = settings.patience;
     }
 
     /// Whether the order of service serves higher tiers first (`scheduler.order = tier`).

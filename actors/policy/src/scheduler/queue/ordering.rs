@@ -1,6 +1,7 @@
 //! Ordering: the priority key of each sequence, from which its rank in the order of service is made, and how ageing
 //! changes the key.
 
+use crate::admission::Patience;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::queue::priority_key::PriorityKey;
@@ -27,9 +28,13 @@ impl Queue {
         self.place(sequence, basis);
     }
 
-    /// Gives a sequence that moved to another tier the latency targets of that tier, and a new priority key.
+    /// Gives a sequence that moved to another tier the latency targets of that tier, its patience unless the request
+    /// stated its own, and a new priority key.
     pub(crate) fn place_in_new_tier(&mut self, sequence: &mut Sequence, basis: &Basis) {
         promise(sequence, basis);
+        if !sequence.service.patience.stated {
+            sequence.service.patience = Patience::of(&basis.rules.patience, sequence.tier, None);
+        }
         self.place_again(sequence, basis);
     }
 
