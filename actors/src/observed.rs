@@ -6,8 +6,8 @@ use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 
 /// Returns what the end of a request means for its latency targets. A request whose client left or did not read, that a
-/// shutdown or its own constraint ended, or that was cancelled, misses no target that it had not missed before; one that
-/// the model or the device failed, or that was dropped or turned away, misses its targets.
+/// shutdown or its own constraint ended, or that was cancelled, misses no target that it had not missed before; one
+/// that the model or the device failed, or that was dropped or turned away, misses its targets.
 pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}

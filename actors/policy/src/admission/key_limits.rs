@@ -82,7 +82,8 @@ impl KeyUsage {
     /// a rate never refuses a request for good.
     ///
     /// # Errors
-    /// [`OverLimit`], without any charge. If the request exceeds both rates, the error is of the rate that refills later.
+    /// [`OverLimit`], without any charge. If the request exceeds both rates, the error is of the rate that refills
+    /// later.
     pub fn admit(
         &mut self,
         limits: &KeyLimits,
