@@ -211,7 +211,7 @@ mod tests {
         let mut usage = KeyUsage::default();
         let now = Timestamp(0);
         for _ in 0..10 {
-            usage.admit(&limits, (1, 100), now).unwrap();
+            let _charge = usage.admit(&limits, (1, 100), now).unwrap();
         }
         let refused = |tokens| usage.clone().admit(&limits, (1, tokens), now);
         assert!(matches!(
