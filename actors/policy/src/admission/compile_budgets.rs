@@ -1,9 +1,9 @@
 //! Budgets of tenants for compiling grammars: a share of one processor's time, with a burst.
 //!
 //! A compilation shares the processors with the engine and cannot be stopped, and the time of a compilation is known
-//! only at the end. So a tenant within its budget may begin any compilation. It is charged the time at the end; a
-//! compilation that outlasts its limit is charged that limit at once, which is corrected at its end. A tenant beyond
-//! its budget waits until the excess has been refilled, at the rate of the tenant's share.
+//! only at the end. So a tenant within its budget may begin any compilation. It is charged the time at the end. If the
+//! compilation outlasts its time limit, the tenant is charged that limit at once, and the end corrects the charge. A
+//! tenant beyond its budget waits until the excess has been refilled, at the rate of the tenant's share.
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;

@@ -36,7 +36,7 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 const ALONE_US: u64 = 10_000_000;
 /// If no higher tier has requests, a late request starves only after at least this share of the time in which its
 /// tenant's queue drains. If late requests of an overloaded tier starved after a fixed wait, the order of arrival would
-/// make every request late. So the wait grows with the queue.
+/// make every request late. So a request waits the longer before it starves, the longer the queue is.
 const ALONE_SHARE: f64 = 0.35;
 /// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests,
 /// us.
