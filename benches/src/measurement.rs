@@ -5,8 +5,8 @@ use std::fmt;
 use tiercel_device::Tier;
 use tiercel_workload::Latencies;
 
-/// What the client measured of one request that has ended. [`Display`](fmt::Display) writes a measurement as a row of a
-/// CSV file with the columns [`Measurement::COLUMNS`]; a latency that does not exist is an empty field.
+/// Measurement by the client of one request that has ended. [`Display`](fmt::Display) writes a measurement as a row of
+/// a CSV file with the columns [`Measurement::COLUMNS`]; a latency that does not exist is an empty field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
     /// Tier that the request asked for.

@@ -185,8 +185,8 @@ impl State {
         if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
             self.batch_closed = self.queue.table.iter().any(Sequence::was_open);
         }
-        // Name the blocks that the last step filled, so that later sequences find them in the prefix cache. A sequence
-        // that failed names none, because the step that failed may have left wrong KV.
+        // Name the blocks that the last step filled, so that later sequences find them in the prefix cache. Do not name
+        // blocks of a failed sequence, because its failed step may have left wrong KV in them.
         if complete && matches!(sequence.phase, Phase::Running | Phase::Preempting) {
             self.outbox.progress.push(sequence.progress(self.basis.rules.limits.block_size));
         }
@@ -203,8 +203,9 @@ impl State {
         })
     }
 
-    /// Returns the estimated device time that a sequence used so far, us: one prefill of its prompt without the cached
-    /// prefix, and its output tokens. Tokens that were computed again after a preemption count once.
+    /// Returns the estimated device time that a sequence has used so far, us: the time of one prefill of its prompt
+    /// without the cached prefix, and of its output tokens. Tokens that were computed again after a preemption count
+    /// once.
     fn used_us(&self, sequence: &Sequence) -> f64 {
         let prompt = sequence.prompt_len();
         let computed = sequence.kv.computed.max(sequence.kv.computed_before).min(prompt);

@@ -2,7 +2,7 @@
 //! premium prompts for time in a step may use it up.
 //!
 //! A premium prompt whose first token is due may need more time in a step than the TPOT targets of the streams leave. A
-//! stream with slack can afford the prompt. How much slack is enough is measured: the lag of a hypothetical premium
+//! stream with slack can afford the prompt. The slack that is enough is measured: the lag of a hypothetical premium
 //! stream that is always running, if steps held only premium work, behaves as a queue (Lindley's recursion): each step
 //! adds its premium work and takes off the TPOT target. The reserve is a quantile of the lag of this stream in about
 //! the last ten minutes of steps while several tiers have requests. The operator chooses the quantile with
@@ -101,9 +101,9 @@ impl SlackReserve {
         step_us: f64,
         now: Timestamp,
     ) {
-        // While the device is idle, the hypothetical stream's lag shrinks. It shrinks too while steps run that are not
-        // counted (of one tier alone, or failed). A gap between steps that is shorter than `target_us` does not count
-        // as idle, because there is a short gap between any two steps.
+        // While the device is idle, the hypothetical stream's lag shrinks. The lag also shrinks while uncounted steps
+        // run (steps of one tier alone, and failed steps). A gap between steps that is shorter than `target_us` does
+        // not count as idle, because there is a short gap between any two steps.
         let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
         if idle_us > target_us {
             self.lag_us = (self.lag_us - idle_us).max(0.0);

@@ -46,8 +46,8 @@ const DRAIN_US_MAX: f64 = 300e6;
 /// background would be late.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
-/// part in proportion to its weight, at least one request. If the parts together exceed the limit, the oldest requests
-/// starve.
+/// part of this number in proportion to its weight, and at least one request. If the parts add up to more than this
+/// number, only the oldest requests starve.
 const STARVING_MAX: usize = 32;
 
 /// Tier and tenant of a request.

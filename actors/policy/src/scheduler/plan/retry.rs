@@ -5,8 +5,8 @@
 //! denial, a plan asks to open no more waiting sequences than the last plan could open ([`Retry::open_limit`]). After
 //! an empty plan that skipped running sequences, which may hold the very blocks that are short, the next plan considers
 //! fewer sequences: only those that hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan
-//! the tiers' fair queue and pausing do not count: within an effective tier running sequences come first, then waiting
-//! ones, both by rank, so that the one sequence that may take blocks of all others comes first
+//! the next plan ignores the tiers' fair queue and pauses no stream: within an effective tier, running sequences come
+//! first, then waiting sequences, both by rank, so that the one sequence that may take blocks of all others comes first
 //! ([`Retry::empty_plans`]). When nothing helps, planning waits for the next event.
 
 /// Most waiting sequences for which one plan requests blocks. Each costs a look-up of its whole prefix in the prefix

@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// Marks a request as late or in time, which moves it behind the requests of its tier that are in time, or back
-    /// among them. It loses tiers that it gained by ageing; a waiting sequence gains them again before the next plan.
+    /// among them. The request loses the tiers that it gained by ageing; if it waits, the next ageing gives them back.
     pub(crate) fn set_late(&mut self, seq: SeqId, late: bool, basis: &Basis) {
         let Some(mut sequence) = self.table.remove(seq) else { return };
         sequence.service.late = late;
