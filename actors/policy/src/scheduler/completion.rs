@@ -199,9 +199,7 @@ impl State {
     pub(crate) fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
         self.retry.noticed();
         match event {
-            StoreEvent::PreemptCopied { ticket, copied, on_host, .. } => {
-                self.copied_out(ticket, copied, on_host)
-            }
+            StoreEvent::PreemptCopied { ticket, on_host, .. } => self.copied_out(ticket, on_host),
             StoreEvent::Resumed { ticket, computed, .. } => {
                 let opening = self.current(ticket).is_some_and(|s| s.phase == Phase::Opening);
                 if opening {
@@ -214,7 +212,7 @@ impl State {
 
     /// Decides whether to commit or to abort a preemption whose copies to the host have ended. The victim has `on_host`
     /// pinned host blocks.
-    fn copied_out(&mut self, ticket: Ticket, copied: u32, on_host: u32) -> PreemptDecision {
+    fn copied_out(&mut self, ticket: Ticket, on_host: u32) -> PreemptDecision {
         if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;
         }
@@ -229,8 +227,8 @@ impl State {
         }
         let retained = self.current(ticket).map_or(0, |sequence| sequence.kv.retained);
         self.queue.table.update(ticket.seq, |sequence| sequence.kv.on_host = on_host);
-        let tier = self.close(ticket.seq, copied > 0, retained);
-        self.counters.count_preemption(tier, copied > 0);
+        let tier = self.close(ticket.seq, on_host > 0, retained);
+        self.counters.count_preemption(tier, on_host > 0);
         PreemptDecision::Commit
     }
 }

@@ -207,10 +207,13 @@ impl State {
     /// without the cached prefix, and of its output tokens. Tokens that were computed again after a preemption count
     /// once.
     fn used_us(&self, sequence: &Sequence) -> f64 {
-        let prompt = sequence.prompt_len();
-        let computed = sequence.kv.computed.max(sequence.kv.computed_before).min(prompt);
-        let computed = computed.saturating_sub(sequence.kv.cached_tokens.unwrap_or(0));
-        self.basis.cost.request_us(computed, f64::from(sequence.output_len()), prompt)
+        let cached = sequence.kv.cached_tokens.unwrap_or(0);
+        let computed = sequence.prompt_computed().saturating_sub(cached);
+        self.basis.cost.request_us(
+            computed,
+            f64::from(sequence.output_len()),
+            sequence.prompt_len(),
+        )
     }
 }
 

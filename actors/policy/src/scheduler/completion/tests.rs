@@ -87,20 +87,20 @@ fn the_usage_of_tiers_is_measured_for_shedding_by_shares_alone() {
 }
 
 #[test]
-fn a_committed_preemption_is_a_swap_if_any_block_was_copied() {
-    for (copied, swaps) in [(0, 0), (1, 1), (2, 1)] {
+fn a_committed_preemption_is_a_swap_if_any_block_is_on_the_host() {
+    // The block that was on the host before the preemption did not have to be copied.
+    for (copied, on_host, swaps) in [(0, 0, 0), (1, 1, 1), (2, 2, 1), (0, 1, 1)] {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 10));
         s.open(SeqId(1), 0);
         s.queue.table.change(SeqId(1), |sequence| sequence.phase = Phase::Preempting);
         s.memory.shortage = true;
-        let event =
-            StoreEvent::PreemptCopied { ticket: ticket(1), copied, failed: 0, on_host: copied };
+        let event = StoreEvent::PreemptCopied { ticket: ticket(1), copied, failed: 0, on_host };
         assert_eq!(s.store_event(event), PreemptDecision::Commit);
         let saved = s.queue.table.get(SeqId(1)).expect("it waits").kv.saved;
         let standard = Tier::Standard.index();
         let counted = (s.counters().swaps[standard], s.counters().recomputes[standard]);
-        assert_eq!((saved, counted), (copied > 0, (swaps, 1 - swaps)), "{copied}");
+        assert_eq!((saved, counted), (on_host > 0, (swaps, 1 - swaps)), "{on_host}");
     }
 }
 

@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time after which a background or best-effort candidate with one token left to compute counts as overdue, us: time
-/// since its last token, or since its arrival before its first token. One overdue candidate is kept in each step, so
-/// that every one makes progress even while higher tiers leave no time.
+/// Time after which a candidate with one token left to compute counts as overdue, us: time since its last token, or
+/// since its arrival before its first token. Of the overdue background and best-effort candidates one is kept in each
+/// step, so that every one makes progress even while higher tiers leave no time. Overdue standard streams are all kept.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
@@ -44,7 +44,7 @@ pub(crate) fn pause(
 }
 
 /// Leaves standard streams out of a step that is longer than premium streams allow by `over_us`: the streams with the
-/// most slack first, and none without ample slack. The stream `kept` stays.
+/// most slack first, and none without ample slack. Overdue streams stay, and so does the stream `kept`.
 fn pause_standard(
     candidates: &mut Vec<Candidate<'_>>,
     (mut over_us, kept): (f64, Option<SeqId>),
@@ -55,7 +55,9 @@ fn pause_standard(
         return;
     }
     let standard = |c: &&Candidate<'_>| {
-        c.decoding && c.sequence.tier == Tier::Standard && Some(c.sequence.id) != kept
+        let (at, id) = waits_since(c);
+        let overdue = now.since_us(at) > PAUSED_US_MAX;
+        c.decoding && c.sequence.tier == Tier::Standard && !overdue && Some(id) != kept
     };
     let with_slack = candidates.iter().filter(standard).filter_map(|candidate| {
         let us = ample_slack_us(candidate.sequence, bare_us, now)?;
@@ -80,11 +82,14 @@ fn overdue<'a, 'b: 'a>(
     now: Timestamp,
 ) -> Option<SeqId> {
     let streams = streams.filter(|stream| !stream.sequence.kv.denied);
-    let since = streams.map(|stream| {
-        let sequence = stream.sequence;
-        (sequence.last_token_at.unwrap_or(sequence.arrival), sequence.id)
-    });
+    let since = streams.map(waits_since);
     since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
+}
+
+/// Returns the time since which a candidate waits for a token (its last token, or its arrival), and its id.
+fn waits_since(candidate: &Candidate<'_>) -> (Timestamp, SeqId) {
+    let sequence = candidate.sequence;
+    (sequence.last_token_at.unwrap_or(sequence.arrival), sequence.id)
 }
 
 #[cfg(test)]
@@ -94,6 +99,7 @@ mod tests {
     use crate::scheduler::plan::fixtures::{candidates, view};
     use crate::scheduler::sequence::Sequence;
     use crate::scheduler::tests::{NOW, scheduler};
+    use tiercel_config::SloTargets;
 
     fn ids(candidates: &[Candidate<'_>]) -> Vec<u64> {
         candidates.iter().map(|candidate| candidate.sequence.id.0).collect()
@@ -145,6 +151,18 @@ mod tests {
         assert_eq!(left(13.5, None), [1]);
         assert_eq!(left(27.0, None), [] as [u64; 0]);
         assert_eq!(left(13.0, Some(SeqId(2))), [1, 2], "the overdue stream stays");
+    }
+
+    #[test]
+    fn a_standard_stream_without_a_target_is_paused_for_two_seconds_at_most() {
+        let mut streams = [stream(1, Tier::Standard, (9, 3), 50)];
+        streams[0].service.targets = SloTargets::default();
+        let left = |at| {
+            let mut candidates = candidates(&streams);
+            pause_standard(&mut candidates, (13.0, None), (&cost(), 100.0), Timestamp(at));
+            candidates.len()
+        };
+        assert_eq!([left(50 + PAUSED_US_MAX), left(51 + PAUSED_US_MAX)], [0, 1]);
     }
 
     #[test]

@@ -95,13 +95,14 @@ impl Queue {
     }
 
     /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier from
-    /// the predicted service to the service that it had. In the queues of device time that is `used_us`. In the token
-    /// queue the sequence is charged its whole prompt, even if no token of it was computed, and its output tokens. If
-    /// its output is `complete`, its length goes into the predicted lengths.
+    /// the predicted service to the service that it had. In the queues of device time that is `used_us`; in the token
+    /// queue it is the prompt tokens that had valid KV (computed, or found in the prefix cache), and the output tokens.
+    /// If the output is `complete`, its length goes into the predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.weighted_tenant();
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());
-        self.token_queue.correct(tenant, f64::from(output) - predicted);
+        let not_computed = f64::from(sequence.prompt_len() - sequence.prompt_computed());
+        self.token_queue.correct(tenant, f64::from(output) - predicted - not_computed);
         if sequence.first_token_at.is_none() {
             self.token_queue.left(tenant.0);
         }
@@ -159,6 +160,16 @@ mod tests {
             first.iter().map(|(_, sequence)| sequence.id.0).collect::<Vec<_>>()
         };
         assert_eq!([listed(0), listed(1), listed(9)], [vec![], vec![1], vec![1, 2]]);
+    }
+
+    #[test]
+    fn a_tenant_is_not_charged_a_prompt_that_was_not_computed() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        s.cancel(SeqId(1)).expect("the request waits");
+        s.enqueue(sequence(2, Tier::Standard, 20));
+        let next = s.queue.table.get(SeqId(2)).expect("the request waits");
+        assert_eq!(next.service.token_tag, 0.0);
     }
 
     #[test]

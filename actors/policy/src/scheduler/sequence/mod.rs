@@ -143,6 +143,16 @@ impl Sequence {
         self.text.max_tokens.saturating_sub(self.planned_output())
     }
 
+    /// Returns the number of prompt tokens that have had valid KV: computed, or found in the prefix cache. Tokens whose
+    /// KV a preemption took count.
+    pub(crate) fn prompt_computed(&self) -> u32 {
+        let prompt = self.prompt_len();
+        if self.first_token_at.is_some() {
+            return prompt;
+        }
+        self.kv.computed.max(self.kv.computed_before).min(prompt)
+    }
+
     /// Returns the number of tokens that are left to compute after the steps in flight, at least 1. Tokens in blocks
     /// retained on the device need not be computed again. If a preemption saved any block on the host, all tokens that
     /// had valid KV are taken to be saved.
