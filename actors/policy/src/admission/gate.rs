@@ -41,11 +41,13 @@ pub enum Left {
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     tier: Tier,
+    /// Tier that the client asked for. An operator may have changed the tier since.
+    asked: Tier,
     tenant: Salt,
     weight: Weight,
     prompt: u32,
-    /// Deadline of the first token (arrival + TTFT target); `None` without a target, if even an idle server could not
-    /// meet it, or after the tier was changed.
+    /// Deadline of the first token (arrival + TTFT target); `None` without a target, if late requests are not refused,
+    /// if even an idle server could not meet the target, or after the tier was changed.
     due: Option<Timestamp>,
 }
 
@@ -176,7 +178,7 @@ impl Gate {
 
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
-        let Some(Queued { tier, tenant, prompt, due, .. }) = self.queued.remove(&seq) else {
+        let Some(Queued { tier, asked, tenant, prompt, due, .. }) = self.queued.remove(&seq) else {
             return;
         };
         let judged = tier == Tier::Standard && how == Left::Started;
@@ -184,7 +186,8 @@ impl Gate {
             self.margin.observe(now > due);
         }
         if let Left::TurnedAway { retry_after_ms } = how {
-            self.advised(tier, tenant, retry_after_ms, now);
+            // The client asks for its tier again, because it does not know that an operator changed the tier.
+            self.advised(asked, tenant, retry_after_ms, now);
         }
         self.queues[tier.index()].leave(prompt);
         self.tenants.leave(tier, tenant, prompt);
@@ -241,10 +244,10 @@ impl Gate {
         let seq = SeqId(self.next);
         self.next += 1;
         let targets = self.targets_of(request);
-        let target_us = targets.ttft_ms.map(|ms| ms * 1000.0);
+        let target_us = self.forecast.shedding().and_then(|rule| latest_us(tier, &targets, &rule));
         let idle_us = self.forecast.idle_us(prompt);
         let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
-        self.queued.insert(seq, Queued { tier, tenant, weight, prompt, due });
+        self.queued.insert(seq, Queued { tier, asked: tier, tenant, weight, prompt, due });
         Ok(seq)
     }
 

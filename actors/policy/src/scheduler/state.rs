@@ -145,10 +145,9 @@ impl State {
         if !self.queue.table.is_empty() {
             return None;
         }
-        let targets = self.derived.again(&self.basis)?;
+        let (targets, unreachable) = self.derived.again(&self.basis)?;
         let before = std::mem::replace(&mut self.basis.targets, targets);
-        let retargeted =
-            Retargeted { before, targets, by_operator: false, unreachable: Vec::new() };
+        let retargeted = Retargeted { before, targets, by_operator: false, unreachable };
         (before != targets).then_some(retargeted)
     }
 

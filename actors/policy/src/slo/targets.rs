@@ -62,8 +62,7 @@ pub struct Retargeted {
     pub targets: Targets,
     /// Whether an operator changed the settings; otherwise the step times of the device changed.
     pub by_operator: bool,
-    /// Stated targets that the device cannot meet even for a request that is alone; empty if no operator changed the
-    /// settings.
+    /// Stated targets that the device cannot meet even for a request that is alone.
     pub unreachable: Vec<Unreachable>,
 }
 

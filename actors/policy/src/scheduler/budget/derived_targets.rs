@@ -61,15 +61,15 @@ impl DerivedTargets {
 }
 
 impl DerivedTargets {
-    /// Derives the latency targets again; returns `None` if step times have changed by less than a tenth since the
-    /// targets were last derived.
-    pub(crate) fn again(&mut self, basis: &Basis) -> Option<Targets> {
+    /// Derives the latency targets again. Returns them, and the stated ones that the device cannot meet; `None` if step
+    /// times have changed by less than a tenth since the targets were last derived.
+    pub(crate) fn again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
         let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {
             return None;
         }
         self.correction = correction;
-        Some(self.targets(&basis.cost, &basis.rules.scheduling))
+        Some(self.with_unreachable(&basis.cost, &basis.rules.scheduling))
     }
 }
 
@@ -101,14 +101,31 @@ mod tests {
         s.enqueue(sequence(1, Tier::Premium, 10));
         assert_eq!(s.derive_targets_anew(), None, "somebody is served");
         s.cancel(tiercel_device::SeqId(1));
-        let Retargeted { before: told, targets: after, by_operator, .. } =
+        let Retargeted { before: told, targets: after, by_operator, unreachable } =
             s.derive_targets_anew().expect("twice as slow");
-        assert_eq!((told, by_operator), (before, false));
+        assert_eq!((told, by_operator, unreachable), (before, false, Vec::new()));
         let ttft_ms = |targets: Targets| targets.premium.ttft_ms.expect("premium has a target");
         let ratio = ttft_ms(after) / ttft_ms(before);
         assert!((1.9..2.1).contains(&ratio), "{ratio}");
         assert_eq!(after.standard, before.standard, "a stated target stays");
         assert_eq!((s.targets(), s.derive_targets_anew()), (after, None));
+    }
+
+    #[test]
+    fn a_stated_target_that_a_slower_device_cannot_meet_is_named() {
+        let mut s = scheduler(|settings| settings.slo = SloSettings::default());
+        let alone_ms = |s: &crate::scheduler::State| s.basis.cost.speed().step_base_us / 1000.0;
+        let stated_ms = 1.5 * alone_ms(&s);
+        s.derived.slo.standard = TierSlo { tpot_ms: Target::Ms(stated_ms), ..TierSlo::default() };
+        s.basis.targets = s.derived.targets(&s.basis.cost, &s.basis.rules.scheduling);
+        let empty = StepWork::default();
+        for _ in 0..200 {
+            let slower_us = 3.0 * 1000.0 * alone_ms(&s) / s.basis.cost.step_correction();
+            s.basis.cost.observe_step(&empty, slower_us as u64);
+        }
+        let change = s.derive_targets_anew().expect("three times as slow");
+        let named: Vec<_> = change.unreachable.iter().map(|target| target.setting).collect();
+        assert_eq!(named, ["slo.standard.tpot_ms"]);
     }
 
     #[test]

@@ -80,3 +80,12 @@ fn a_request_whose_target_even_an_idle_server_misses_does_not_change_the_margin(
     // The limit of 0.981 * 100 ms = 98.1 ms is rounded down.
     assert_eq!(limit(940), 98);
 }
+
+#[test]
+fn the_margin_stays_as_it_is_while_late_requests_are_not_refused() {
+    let shedding = Some(SheddingSettings { late: Late::BestEffort, ..refusing_late() });
+    let mut gate = gate_with(all(TARGET_MS), Capacity { shedding, ..report() });
+    let seq = gate.submit(&of(Tier::Standard), NOW).expect("no prompt waits");
+    gate.left(seq, Left::Started, NOW + 2 * TARGET_US);
+    assert_eq!(limit_ms(&mut gate, Tier::Standard), UNCHANGED);
+}

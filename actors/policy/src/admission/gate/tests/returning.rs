@@ -63,3 +63,14 @@ fn a_queued_request_that_is_turned_away_leaves_a_retry_credit() {
     }
     assert!(!gate.returns(&returning(Tier::Standard), due - 1), "too early");
 }
+
+#[test]
+fn the_credit_of_a_request_that_an_operator_moved_is_for_the_tier_that_the_client_asked_for() {
+    let mut gate = gate(|_| ());
+    let seq = gate.submit(&of(Tier::Standard), NOW).expect("the queue has room");
+    gate.tier_changed(seq, Tier::Background);
+    gate.left(seq, Left::TurnedAway { retry_after_ms: 3_000 }, NOW);
+    let due = NOW + 3_000_000;
+    assert!(gate.returns(&returning(Tier::Standard), due));
+    assert!(!gate.returns(&returning(Tier::Background), due));
+}
