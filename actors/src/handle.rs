@@ -102,23 +102,26 @@ impl EngineHandle {
     /// # Errors
     /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
-        self.submit_as(request, None, None).await
+        self.submit_as(request, 1, None, None).await
     }
 
-    /// Submits a request like [`EngineHandle::submit`]. A recording that runs holds the request under `origin`, also if
-    /// the request is refused. If the request is accepted, its timeline is sent on the channel `ended` when it ends.
+    /// Submits a request like [`EngineHandle::submit`], as one of the `choices` choices of a client's request that are
+    /// still to be submitted. On a full server no requests of lower tiers are turned away unless as many as `choices`
+    /// can be. A recording that runs holds the request under `origin`, also if the request is refused. If the request
+    /// is accepted, its timeline is sent on the channel `ended` when it ends.
     ///
     /// # Errors
     /// The same as of [`EngineHandle::submit`].
     pub async fn submit_as(
         &self,
         request: Request,
+        choices: u32,
         origin: Option<&Origin>,
         ended: Option<oneshot::Sender<EndedTimeline>>,
     ) -> Result<TokenStream, Refusal> {
         let recorder = &self.shared.recorder;
         let unanswered = Unanswered::new(recorder, recorder.arrived(&request, origin));
-        let answer = self.offer(request, ended).await;
+        let answer = self.offer(request, choices, ended).await;
         unanswered.answered(answer.as_ref().ok().map(TokenStream::seq));
         answer
     }
@@ -126,12 +129,13 @@ impl EngineHandle {
     async fn offer(
         &self,
         request: Request,
+        choices: u32,
         ended: Option<oneshot::Sender<EndedTimeline>>,
     ) -> Result<TokenStream, Refusal> {
         let (tier, tenant, returning) = (request.tier, request.salt, request.returning);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
-            Err(Full) => self.permit_of_another(&request).await,
+            Err(Full) => self.permit_of_another(&request, choices).await,
         };
         let permit = permit.inspect_err(|why| {
             telemetry::refused(tier, why);
@@ -185,9 +189,13 @@ impl EngineHandle {
     }
 
     /// Has the scheduler turn away a request of a lower tier that has not started, and takes its permit for `request`.
-    /// Returns the refusal of the full server if there is no such request, or the refusal of admission if it would not
-    /// accept `request` anyway.
-    async fn permit_of_another(&self, request: &Request) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// Returns the refusal of the full server if there are fewer such requests than `choices`, or the refusal of
+    /// admission if it would not accept `request` anyway.
+    async fn permit_of_another(
+        &self,
+        request: &Request,
+        choices: u32,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
         let Actors { admission, scheduler, .. } = &self.shared.actors;
         // Turn no request away for a new one that admission would refuse anyway, or that could not take the permit.
         let considered = admission.send(Consider(request.clone())).await;
@@ -200,7 +208,7 @@ impl EngineHandle {
         if none_below || self.shared.permits.available_permits() < kept as usize {
             return Err(full);
         }
-        match scheduler.send(Displace(tier)).await {
+        match scheduler.send(Displace { tier, choices }).await {
             // The permit that came free may be taken by another request first. Then this request is refused because the
             // server is full.
             Ok(true) => self.permit(tier).map_err(|Full| full),

@@ -181,11 +181,16 @@ pub struct Stop(pub SeqId);
 #[rtype(result = "Result<u64, Refusal>")]
 pub struct Consider(pub Request);
 
-/// api -> Scheduler: a request of this tier found no free permit. Asks the scheduler to turn away a sequence of a lower
+/// api -> Scheduler: a choice of a request found no free permit. Asks the scheduler to turn away a sequence of a lower
 /// tier that has not started, so that its permit comes free. The answer is whether a sequence was turned away.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]
-pub struct Displace(pub Tier);
+pub struct Displace {
+    /// Tier of the request.
+    pub tier: Tier,
+    /// Number of choices of the request that need a permit yet. If fewer sequences can be turned away, none is.
+    pub choices: u32,
+}
 
 /// Operator -> Scheduler: an operator's command. The answer says what it changed.
 #[derive(Debug, Message)]

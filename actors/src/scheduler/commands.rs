@@ -30,8 +30,9 @@ impl Handler<Stop> for SchedulerActor {
 impl Handler<Displace> for SchedulerActor {
     type Result = bool;
 
-    fn handle(&mut self, Displace(tier): Displace, _: &mut Self::Context) -> bool {
-        let displaced = self.core.displace(tier, self.clock.now());
+    fn handle(&mut self, message: Displace, _: &mut Self::Context) -> bool {
+        let Displace { tier, choices } = message;
+        let displaced = self.core.displace(tier, choices, self.clock.now());
         self.drive();
         displaced
     }

@@ -140,6 +140,13 @@ fn the_last_permits_are_reserved_for_higher_tiers() {
         let turned_away =
             matches!(&end, Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })));
         assert!(turned_away, "{end:?}");
+        // Of the 11 background requests left, one is in the step and ten wait. After nine more standard requests one
+        // waits, which is not turned away for a request that needs two permits.
+        let _more = submitted(&engine, Tier::Standard, 9).await;
+        let of_two = engine.submit_as(request(Tier::Standard, 8), 2, None, None).await;
+        assert!(matches!(of_two, Err(Refusal::ServerFull { .. })));
+        let queued = engine.status().await.expect("the engine runs").queued;
+        assert_eq!((queued[Tier::Background.index()], engine.places()), (2, 14));
         // With a premium request on one of the 2 permits that are reserved for premium, a permit that came free would not
         // be for standard, so no background request is turned away for a standard one.
         let _premium = submitted(&engine, Tier::Premium, 1).await;

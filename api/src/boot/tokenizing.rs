@@ -8,15 +8,19 @@ use tiercel_device::Tier;
 use tokio::sync::Semaphore;
 
 /// Maximum number of long texts that the server tokenizes at once. Each HTTP worker has as many threads for tokenizing.
-pub(crate) const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 3;
 /// Retry time in the answer to a client that finds the tokenizing queue full, ms.
 const RETRY_MS: u64 = 1_000;
 
 /// Queue of long texts to tokenize. A text whose client leaves before its tokenizing has begun is never tokenized.
 pub(crate) struct Tokenizing {
+    /// Limits for all texts: the tokenizing threads, and the places of the queue.
     all: Line,
-    /// Limits for texts of background requests: all tokenizing threads but one, and half of the queue (rounded up), so
-    /// that texts of higher tiers find room.
+    /// Limits for texts of tiers below premium: all tokenizing threads but one, and the places of the queue but the
+    /// premium ones.
+    below_premium: Line,
+    /// Limits for texts of background requests: all tokenizing threads but two, and half of the places for tiers below
+    /// premium (rounded up).
     background: Line,
 }
 
@@ -39,14 +43,28 @@ pub(crate) enum NotTokenized {
 }
 
 impl Tokenizing {
-    /// Makes a tokenizing queue for at most `most` requests, of which at most half, rounded up, may be background
-    /// requests.
+    /// Makes a tokenizing queue for at most `most` requests of tiers below premium, of which at most half, rounded up,
+    /// may be background requests. Premium requests have an eighth as many places of their own, rounded up, and any
+    /// place that is free.
     pub(crate) fn new(most: usize) -> Tokenizing {
         let line = |turns, places| Line {
             turns: Arc::new(Semaphore::new(turns)),
             places: Semaphore::new(places),
         };
-        Tokenizing { all: line(THREADS, most), background: line(THREADS - 1, most.div_ceil(2)) }
+        Tokenizing {
+            all: line(THREADS, most + most.div_ceil(8)),
+            below_premium: line(THREADS - 1, most),
+            background: line(THREADS - 2, most.div_ceil(2)),
+        }
+    }
+
+    /// Returns the limits that a text of a tier needs room in, the narrowest first.
+    fn lines(&self, tier: Tier) -> Vec<&Line> {
+        match tier {
+            Tier::System | Tier::Premium => vec![&self.all],
+            Tier::Standard => vec![&self.below_premium, &self.all],
+            Tier::Background => vec![&self.background, &self.below_premium, &self.all],
+        }
     }
 
     /// Runs `work`, which tokenizes a text, on another thread as soon as one is free. Fails at once if the tokenizing
@@ -56,12 +74,12 @@ impl Tokenizing {
         tier: Tier,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotTokenized> {
-        let lines = [(tier == Tier::Background).then_some(&self.background), Some(&self.all)];
-        let lines = || lines.iter().flatten();
-        let places: Result<Vec<_>, _> = lines().map(|line| line.places.try_acquire()).collect();
+        let lines = self.lines(tier);
+        let places: Result<Vec<_>, _> =
+            lines.iter().map(|line| line.places.try_acquire()).collect();
         let _places = places.map_err(|_| NotTokenized::Full)?;
-        let mut turns = Vec::with_capacity(2);
-        for line in lines() {
+        let mut turns = Vec::with_capacity(lines.len());
+        for line in lines {
             turns.push(Arc::clone(&line.turns).acquire_owned().await);
         }
         web::block(move || {
@@ -100,10 +118,13 @@ mod tests {
     use std::sync::{Mutex, mpsc};
     use tiercel_device::Clock;
 
+    /// Tokenizing threads that texts of standard requests may use.
+    const STANDARD_THREADS: usize = THREADS - 1;
+
     #[test]
     fn the_line_is_bounded_and_may_be_left() {
         actix_rt::System::new().block_on(async {
-            let line = Tokenizing::new(THREADS + 1);
+            let line = Tokenizing::new(STANDARD_THREADS + 1);
             let (go, gate) = mpsc::channel::<()>();
             let gate = Arc::new(Mutex::new(gate));
             let blocked = || {
@@ -111,7 +132,7 @@ mod tests {
                 // Simulate the tokenizing of a text by work that blocks until `go` is dropped.
                 line.run(Tier::Standard, move || _ = gate.lock().unwrap().recv())
             };
-            let mut running = join_all((0..THREADS).map(|_| blocked()));
+            let mut running = join_all((0..STANDARD_THREADS).map(|_| blocked()));
             assert!(poll_immediate(&mut running).await.is_none());
             let begun = Arc::new(AtomicU32::new(0));
             let counted = || {
@@ -143,25 +164,30 @@ mod tests {
     }
 
     #[test]
-    fn background_texts_leave_a_turn_and_half_the_places_to_others() {
+    fn texts_of_each_tier_leave_a_turn_and_places_to_higher_tiers() {
         actix_rt::System::new().block_on(async {
             let line = Tokenizing::new(4);
             let (go, gate) = mpsc::channel::<()>();
             let gate = Arc::new(Mutex::new(gate));
-            let blocked = || {
+            let blocked = |tier| {
                 let gate = gate.clone();
-                line.run(Tier::Background, move || _ = gate.lock().unwrap().recv())
+                line.run(tier, move || _ = gate.lock().unwrap().recv())
             };
-            let mut background = join_all([blocked(), blocked()]);
+            let full = |tier| poll_immediate(blocked(tier));
+            let mut background = join_all([0, 1].map(|_| blocked(Tier::Background)));
             assert!(poll_immediate(&mut background).await.is_none());
-            assert_eq!(poll_immediate(blocked()).await, Some(Err(NotTokenized::Full)));
-            // Check that a premium text is tokenized while background texts are stuck: they must leave one tokenizing
-            // thread free.
-            let premium = line.run(Tier::Premium, || 7);
-            let premium = Clock::wall().timeout_us(30_000_000, premium).await;
-            assert_eq!(premium, Some(Ok(7)), "while they are stuck");
+            assert_eq!(full(Tier::Background).await, Some(Err(NotTokenized::Full)));
+            // Check that the text of a higher tier is tokenized while texts of lower tiers are stuck: these must leave
+            // one tokenizing thread free.
+            let soon = |tier| Clock::wall().timeout_us(30_000_000, line.run(tier, || 7));
+            assert_eq!(soon(Tier::Standard).await, Some(Ok(7)), "while background is stuck");
+            let mut standard = join_all([0, 1].map(|_| blocked(Tier::Standard)));
+            assert!(poll_immediate(&mut standard).await.is_none());
+            assert_eq!(full(Tier::Standard).await, Some(Err(NotTokenized::Full)));
+            assert_eq!(soon(Tier::Premium).await, Some(Ok(7)), "while all others are stuck");
             drop(go);
-            assert!(background.await.iter().all(Result::is_ok));
+            let done = background.await.into_iter().chain(standard.await);
+            assert!(done.into_iter().all(|done| done.is_ok()));
         });
     }
 }

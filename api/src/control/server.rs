@@ -5,11 +5,11 @@ use crate::control::audit::Event;
 use crate::control::body::read_if;
 use crate::control::usage::{Usage, usage_of};
 use crate::document::schema;
-use crate::http::{ApiError, JsonRequest};
+use crate::http::{Answering, ApiError, JsonRequest};
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse};
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -197,16 +197,19 @@ pub(crate) async fn events(app: Data<App>, request: HttpRequest) -> Result<HttpR
         );
     }
     let state = (app.audit.listen(), app.clock.clone(), app.http.comment_interval_ms * 1_000);
+    // While the client listens its connection is busy, so that a full listener does not evict it as idle.
+    let answering = Answering::begin(&request);
     let begin = Bytes::from_static(b": events from now on\n\n");
     let rest = stream::unfold(state, |(mut events, clock, interval_us)| async move {
         let bytes = next_event(&mut events, &clock, interval_us).await?;
         Some((Ok(bytes), (events, clock, interval_us)))
     });
     let first = stream::once(std::future::ready(Ok::<Bytes, Infallible>(begin)));
+    let body = first.chain(rest).inspect(move |_| _ = &answering);
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        .streaming(futures_util::StreamExt::chain(first, rest)))
+        .streaming(body))
 }
 
 /// Returns the next event, or a comment if there is none for `interval_us`; `None` when the server ends.

@@ -117,7 +117,7 @@ impl Choice {
         (index, first): (u32, bool),
         tokens: TokenStream,
         text: Arc<Text>,
-        stop: &[String],
+        stops: StopMatcher,
         (parsing, record): (Option<&Parsing>, Rc<Record>),
     ) -> Choice {
         Choice {
@@ -126,7 +126,7 @@ impl Choice {
             tokens,
             decoder: text.decoder(parsing.map(Parsing::shown)),
             text,
-            stops: StopMatcher::new(stop),
+            stops,
             parser: parsing.map(Parsing::parser),
             pending: Delta::default(),
             generated: 0,

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicU8;
 use tiercel_actors::Request;
 use tiercel_actors::recording::Origin;
 use tiercel_device::{Clock, SamplingParams, TokenId};
+use tiercel_model::tokenizer::StopMatcher;
 
 /// A checked generation request, ready to be submitted to the engine.
 pub(crate) struct Job {
@@ -132,8 +133,13 @@ async fn run(
 /// reasoning tokens, if the request has a budget.
 async fn constrain(serving: &Serving, job: &mut Job) -> Result<(), ApiError> {
     if let Some(rule) = job.common.rule.take() {
-        job.common.sampling.constraint =
-            Some(serving.compiling.compile(rule, job.caller.salt).await?);
+        let compiled = serving.compiling.compile(rule, job.caller.salt).await;
+        let constraint = compiled.inspect_err(|why| {
+            if why.is_refusal() {
+                serving.engine.count_refused(job.common.tier);
+            }
+        })?;
+        job.common.sampling.constraint = Some(constraint);
         // An output that follows a grammar ends at an end token, even with `ignore_eos`.
         job.common.ignore_eos = false;
     }
@@ -156,7 +162,9 @@ async fn submit(
         stop_tokens.extend_from_slice(serving.text.end_tokens());
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
+    let stops = StopMatcher::new(&job.common.stop);
     let mut choices = Vec::new();
+    let count = job.prompts.len() * job.common.n as usize;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
         let seed = job.common.seed.unwrap_or_else(rand::random);
         for copy in 0..job.common.n {
@@ -176,7 +184,9 @@ async fn submit(
                 returning: job.returning,
             };
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
-            let answer = serving.engine.submit_as(request, Some(&origin), record.timeline()).await;
+            let unsent = (count - choices.len()) as u32;
+            let answer =
+                serving.engine.submit_as(request, unsent, Some(&origin), record.timeline()).await;
             let tokens = answer.inspect_err(|refusal| {
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
                 // them to admission, because they will come back with the retry. A retry was reported at its first
@@ -186,13 +196,12 @@ async fn submit(
                     .iter()
                     .for_each(|choice: &Choice| recorder.refused_with_another(choice.seq()));
                 if !job.returning {
-                    let others = job.prompts.len() * job.common.n as usize - 1;
-                    serving.engine.told(job.common.tier, job.caller.salt, refusal, others);
+                    serving.engine.told(job.common.tier, job.caller.salt, refusal, count - 1);
                 }
             })?;
             let place = (choices.len() as u32, copy == 0);
             let more = (job.parsing.as_ref(), record.clone());
-            choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop, more));
+            choices.push(Choice::new(place, tokens, serving.text.clone(), stops.clone(), more));
         }
     }
     if let Some(first) = choices.first_mut() {

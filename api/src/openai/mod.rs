@@ -7,6 +7,7 @@
 //! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
 //! | `structured.rs`, `structured_schemas.rs` | fields for the grammar of the output, and their OpenAPI schemas |
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
+//! | `unsupported.rs` | fields of vLLM that are refused |
 //! | `usage_in.rs` | the field that asks for token counts in chunks |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
@@ -33,6 +34,7 @@ mod structured;
 mod structured_schemas;
 mod tokens;
 mod tools;
+mod unsupported;
 mod usage_in;
 
 pub(crate) use bodies::{ChatCompletion, ChatCompletionChunk, TextCompletion, TextCompletionChunk};

@@ -3,6 +3,7 @@
 use crate::http::{ApiError, Rights};
 use crate::openai::fields::{Fields, integer, number, wrong};
 use crate::openai::structured::{self, Rule};
+use crate::openai::unsupported::refuse_fields_of_vllm;
 use crate::openai::usage_in::UsageIn;
 use crate::openai::{patience, slo};
 use crate::text::Forms;
@@ -17,6 +18,9 @@ pub(crate) const MAX_CHOICES: usize = 128;
 pub(crate) const MAX_STOPS: usize = 16;
 /// Longest stop string, bytes; so much text is held back while a stop string may begin in it.
 pub(crate) const MAX_STOP_BYTES: usize = 1024;
+/// Maximum length of all stop strings of one request together, bytes. The automaton that searches for them takes up to
+/// 80 bytes of memory for each.
+pub(crate) const MAX_STOPS_BYTES: usize = 2048;
 /// Maximum number of entries in the field `logit_bias` of a request.
 pub(crate) const MAX_BIASES: usize = 1024;
 /// Allowed range of the repetition penalty. Positive logits are divided by the penalty, so a value far below 1 would
@@ -33,7 +37,7 @@ pub(crate) const PENALTY: RangeInclusive<f64> = -2.0..=2.0;
 /// Allowed range of a bias in `logit_bias`.
 pub(crate) const BIAS: RangeInclusive<f64> = -100.0..=100.0;
 /// Names of the tiers in the field `service_tier`.
-pub(crate) const SERVICE_TIERS: [&str; 4] = ["auto", "default", "priority", "flex"];
+pub(crate) const SERVICE_TIERS: [&str; 5] = ["auto", "default", "priority", "flex", "scale"];
 /// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
 pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
 
@@ -87,6 +91,8 @@ impl Common {
         let stream = body.boolean("stream")?;
         let (asked, priority) = tier(body)?;
         let (tier, priority) = (rights.tier(asked)?, rights.priority(priority));
+        let ignore_eos = body.boolean("ignore_eos")?;
+        refuse_fields_of_vllm(body, ignore_eos)?;
         let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),
@@ -98,7 +104,7 @@ impl Common {
             seed,
             stop: stop(body)?,
             stop_token_ids: stop_token_ids(body, model.vocab_size)?,
-            ignore_eos: body.boolean("ignore_eos")?,
+            ignore_eos,
             rule: structured::rule(body)?,
             tier,
             priority,
@@ -195,7 +201,7 @@ fn stop(body: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         let message = format!("'stop' has {} strings, more than {MAX_STOPS}", values.len());
         return Err(ApiError::param("stop", message));
     }
-    values
+    let stops: Vec<String> = values
         .iter()
         .map(|value| {
             let text = value.as_str().ok_or_else(|| wrong("stop", "an array of strings", value))?;
@@ -206,7 +212,15 @@ fn stop(body: &Fields<'_>) -> Result<Vec<String>, ApiError> {
             }
             Ok(text.to_owned())
         })
-        .collect()
+        .collect::<Result<_, ApiError>>()?;
+    let bytes: usize = stops.iter().map(String::len).sum();
+    if bytes > MAX_STOPS_BYTES {
+        let message = format!(
+            "the strings of 'stop' have {bytes} bytes together, more than {MAX_STOPS_BYTES}"
+        );
+        return Err(ApiError::param("stop", message));
+    }
+    Ok(stops)
 }
 
 fn stop_token_ids(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<TokenId>, ApiError> {
@@ -236,11 +250,13 @@ fn tier(body: &Fields<'_>) -> Result<(Option<Tier>, i32), ApiError> {
         Some("priority") => Some(Tier::Premium),
         Some("default") => Some(Tier::Standard),
         Some("flex") => Some(Tier::Background),
-        Some("auto") => None,
+        // OpenAI's clients also know `scale`: capacity that an organisation has bought there.
+        Some("auto" | "scale") => None,
         Some(other) => {
             let short: String = other.chars().take(40).collect();
-            let message =
-                format!("'service_tier' must be auto, default, priority or flex, not {short:?}");
+            let message = format!(
+                "'service_tier' must be auto, default, priority, flex or scale, not {short:?}"
+            );
             return Err(ApiError::param("service_tier", message));
         }
         None => match priority {
@@ -309,7 +325,9 @@ mod tests {
         assert_eq!(tier(json!({})).unwrap(), (Tier::Standard, 0));
         assert_eq!(tier(json!({"service_tier": "priority"})).unwrap(), (Tier::Premium, 0));
         assert_eq!(tier(json!({"service_tier": "flex"})).unwrap(), (Tier::Background, 0));
-        assert_eq!(tier(json!({"service_tier": "auto"})).unwrap(), (Tier::Standard, 0));
+        for own in ["auto", "scale"] {
+            assert_eq!(tier(json!({"service_tier": own})).unwrap(), (Tier::Standard, 0));
+        }
         assert_eq!(tier(json!({"priority": -3})).unwrap(), (Tier::Premium, -3));
         assert_eq!(tier(json!({"priority": 3})).unwrap(), (Tier::Background, 3));
         let both = json!({"service_tier": "flex", "priority": -3});
@@ -328,6 +346,7 @@ mod tests {
             json!({"stop": "x"}),
             json!({"stop": []}),
             json!({"stop": ["a", "b"]}),
+            json!({"stop": vec!["x".repeat(128); 16]}),
             json!({"stop_token_ids": [0, 99]}),
             json!({"logit_bias": {"99": -100}}),
             json!({"seed": -1}),
@@ -349,6 +368,7 @@ mod tests {
             json!({"stop": [1]}),
             json!({"stop": vec!["x"; 17]}),
             json!({"stop": "x".repeat(1025)}),
+            json!({"stop": ["x".repeat(1024), "y".repeat(1024), "z".to_owned()]}),
             json!({"stop_token_ids": [100]}),
             json!({"logit_bias": {"100": 1}}),
             json!({"logit_bias": {"1": 101}}),

@@ -1,6 +1,7 @@
 //! Finds stop strings in a streamed text, which arrives in pieces.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Result of searching one more piece of a streamed text for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,10 +18,10 @@ pub struct StopOutcome {
 ///
 /// The end of the text is held back while a stop string may begin in it, so that no part of a stop string is ever
 /// returned. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
-/// strings there are.
-#[derive(Debug)]
+/// strings there are. Clones share the automaton.
+#[derive(Debug, Clone)]
 pub struct StopMatcher {
-    nodes: Vec<Node>,
+    nodes: Arc<[Node]>,
     state: u32,
     /// End of the text so far that may begin a stop string and is held back: its last `depth(state)` bytes.
     held: String,
@@ -49,7 +50,7 @@ impl StopMatcher {
             insert(&mut nodes, stop.as_ref().as_bytes(), index as u32);
         }
         link(&mut nodes);
-        StopMatcher { nodes, state: ROOT, held: String::new(), stopped: false }
+        StopMatcher { nodes: nodes.into(), state: ROOT, held: String::new(), stopped: false }
     }
 
     /// Searches the next piece of the text for stop strings. After a stop string has been found, no more text is

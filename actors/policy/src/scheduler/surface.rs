@@ -120,9 +120,10 @@ impl Scheduler {
     }
 
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
-    /// rank, so that a request of `tier` can have its permit; returns whether there was such a sequence.
-    pub fn displace(&mut self, tier: Tier, now: Timestamp) -> bool {
-        let ended = self.state.displace(tier, now);
+    /// rank, so that a request of `tier` can have its permit; returns whether one was ended. Ends none if there are
+    /// fewer than `choices`, which is how many permits the request needs.
+    pub fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> bool {
+        let ended = self.state.displace(tier, choices, now);
         let found = ended.is_some();
         self.deliver(ended.into_iter().collect());
         found

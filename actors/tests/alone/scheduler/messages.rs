@@ -163,14 +163,16 @@ fn a_waiting_sequence_of_a_lower_tier_is_turned_away_for_a_higher_one_only() {
     run(async {
         let alone = started();
         let mut stream = alone.enqueue(1, Tier::Standard).await;
-        assert!(!alone.scheduler.send(Displace(Tier::Standard)).await.unwrap());
+        let displace = |tier, choices| alone.scheduler.send(Displace { tier, choices });
+        assert!(!displace(Tier::Standard, 1).await.unwrap());
+        assert!(!displace(Tier::Premium, 2).await.unwrap(), "one sequence is too few");
         assert_eq!(last(&mut stream), None);
-        assert!(alone.scheduler.send(Displace(Tier::Premium)).await.unwrap());
+        assert!(displace(Tier::Premium, 1).await.unwrap());
         let end = last(&mut stream);
         let turned_away =
             |event| matches!(event, Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })));
         assert!(turned_away(end.clone()), "{end:?}");
-        assert!(!alone.scheduler.send(Displace(Tier::Premium)).await.unwrap(), "none is left");
+        assert!(!displace(Tier::Premium, 1).await.unwrap(), "none is left");
     });
 }
 

@@ -139,12 +139,12 @@ fn a_stopped_sequence_is_complete_and_a_failed_one_has_its_fault() {
 fn a_request_displaces_one_of_a_lower_tier_and_none_of_its_own() {
     let mut s = surface();
     s.enqueue(sequence(0, Tier::Standard, 5));
-    assert!(!s.displace(Tier::Standard, Timestamp(5)) && s.actions.is_empty());
-    assert!(s.displace(Tier::Premium, Timestamp(5)));
+    assert!(!s.displace(Tier::Standard, 1, Timestamp(5)) && s.actions.is_empty());
+    assert!(s.displace(Tier::Premium, 1, Timestamp(5)));
     // No request has left the queue yet, so the retry time is based on 10 s; the addition for sequence 0 is 0.
     let fault = RequestFault::TurnedAway { retry_after_ms: 10_000 };
     assert_eq!(ended(&mut s).outcome, Some(Err(fault)));
-    assert!(!s.displace(Tier::Premium, Timestamp(5)) && s.actions.is_empty());
+    assert!(!s.displace(Tier::Premium, 1, Timestamp(5)) && s.actions.is_empty());
 }
 
 #[test]

@@ -43,7 +43,7 @@ const EVENTS: [(&str, Event); 15] = [
         Some(_) => "ends".into(),
         None => "unknown".into(),
     }),
-    ("displaced", |s, _| turned_away(s.displace(Tier::Standard, NOW).is_some())),
+    ("displaced", |s, _| turned_away(s.displace(Tier::Standard, 1, NOW).is_some())),
     ("waits too long", |s, _| turned_away(!s.expire(Timestamp(1_000_000_000)).is_empty())),
     ("hold", |s, _| {
         s.set_hold(ID, Hold::Operator, true);

@@ -1,0 +1,83 @@
+//! Refuses fields of vLLM that this server does not support but that would change the answer.
+
+use crate::http::ApiError;
+use crate::openai::fields::Fields;
+use serde_json::Value;
+
+/// vLLM's fields that would change the answer. A request may hold them with a value that changes nothing there: `null`,
+/// `false`, 0, or an empty text, array or object.
+const FIELDS: [&str; 8] = [
+    "allowed_token_ids",
+    "bad_words",
+    "chat_template",
+    "include_stop_str_in_output",
+    "min_tokens",
+    "prompt_logprobs",
+    "truncate_prompt_tokens",
+    "use_beam_search",
+];
+
+/// Refuses a request with a field of vLLM that would change the answer if this server supported it. `min_tokens` is
+/// accepted beside `ignore_eos`, with which the output does not end early.
+///
+/// # Errors
+/// 400 with the code `unsupported`.
+pub(crate) fn refuse_fields_of_vllm(body: &Fields<'_>, ignore_eos: bool) -> Result<(), ApiError> {
+    let changes = |field: &&str| {
+        let fulfilled = **field == "min_tokens" && ignore_eos;
+        !fulfilled && body.get(field).is_some_and(|value| !is_neutral(value))
+    };
+    match FIELDS.iter().find(changes) {
+        Some(field) => {
+            let message = format!("'{field}' is not supported; leave it out");
+            Err(ApiError::unsupported(*field, message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_neutral(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(set) => !set,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_field_that_would_change_the_answer_is_refused_by_name() {
+        let refused = |body: Value| {
+            let fields = Fields::root(&body).expect("the body is an object");
+            let ignore_eos = fields.boolean("ignore_eos").expect("a flag");
+            let error = refuse_fields_of_vllm(&fields, ignore_eos).err()?;
+            Some(error.body()["error"]["message"].clone())
+        };
+        for (body, field) in [
+            (json!({"min_tokens": 5}), "min_tokens"),
+            (json!({"bad_words": ["damn"]}), "bad_words"),
+            (json!({"allowed_token_ids": [1]}), "allowed_token_ids"),
+            (json!({"include_stop_str_in_output": true}), "include_stop_str_in_output"),
+            (json!({"chat_template": "{{ x }}", "ignore_eos": true}), "chat_template"),
+            (json!({"truncate_prompt_tokens": -1}), "truncate_prompt_tokens"),
+        ] {
+            let message = format!("'{field}' is not supported; leave it out");
+            assert_eq!(refused(body), Some(json!(message)));
+        }
+        for body in [
+            json!({}),
+            json!({"min_tokens": 0, "bad_words": [], "chat_template": null}),
+            json!({"include_stop_str_in_output": false, "use_beam_search": false}),
+            json!({"min_tokens": 5, "ignore_eos": true}),
+        ] {
+            assert_eq!(refused(body.clone()), None, "{body}");
+        }
+    }
+}
