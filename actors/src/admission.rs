@@ -99,8 +99,12 @@ impl Handler<RetryAdvised> for Admission {
 
     fn handle(&mut self, advised: RetryAdvised, _: &mut Self::Context) {
         let now = self.clock.now();
-        for _ in 0..advised.requests {
-            self.gate.advised(advised.tier, advised.tenant, advised.retry_after_ms, now);
+        let RetryAdvised { tier, tenant, retry_after_ms, requests, returning } = advised;
+        for _ in 0..requests {
+            if returning {
+                self.gate.came_back(tier, tenant, now);
+            }
+            self.gate.advised(tier, tenant, retry_after_ms, now);
         }
     }
 }

@@ -139,10 +139,7 @@ impl EngineHandle {
         };
         let permit = permit.inspect_err(|why| {
             telemetry::refused(tier, why);
-            // A client that came back at its retry time has a retry credit already, which only admission takes back.
-            if !returning {
-                self.told(tier, tenant, why, 1);
-            }
+            self.told((tier, tenant), why, (1, returning));
         })?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit, ended };
@@ -156,9 +153,15 @@ impl EngineHandle {
 
     /// Tells admission about requests that were refused without its decision (for lack of a permit, or with another
     /// choice of the same request), so that it recognizes their clients when they come back after the retry time.
-    pub fn told(&self, tier: Tier, tenant: Salt, why: &Refusal, requests: usize) {
+    /// `returning` says that these clients come back already: each uses up an earlier credit.
+    pub fn told(
+        &self,
+        (tier, tenant): (Tier, Salt),
+        why: &Refusal,
+        (requests, returning): (usize, bool),
+    ) {
         if let Some(retry_after_ms) = why.retry_after_ms() {
-            let told = RetryAdvised { tier, tenant, retry_after_ms, requests };
+            let told = RetryAdvised { tier, tenant, retry_after_ms, requests, returning };
             self.shared.actors.admission.do_send(told);
         }
     }

@@ -86,6 +86,9 @@ pub struct RetryAdvised {
     pub retry_after_ms: u64,
     /// Number of refused requests.
     pub requests: usize,
+    /// Whether the clients say that they come back after an earlier refusal. Such a client uses up the credit of that
+    /// refusal, if it has one.
+    pub returning: bool,
 }
 
 /// Scheduler -> Admission: an operator changed the limits of the queues, the patience of tiers or the reservations.

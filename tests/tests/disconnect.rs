@@ -132,3 +132,22 @@ fn leaving_is_noticed_behind_a_heap_of_pipelined_requests() {
     drop(connection);
     server.finish();
 }
+
+#[test]
+fn leaving_is_noticed_behind_a_burst_of_requests_around_the_one_that_is_answered() {
+    let server = TestServer::slow(|_| ());
+    let get = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
+    let body = long(false).to_string();
+    let post = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut connection = server.connect();
+    connection.send(&[&get.repeat(50), post.as_bytes(), &get.repeat(20_000)].concat());
+    // Once the requests before it are answered, the server is at the long request, unless it has closed the connection.
+    for _ in 0..50 {
+        connection.response();
+    }
+    drop(connection);
+    server.finish();
+}

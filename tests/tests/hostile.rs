@@ -165,6 +165,7 @@ fn bad_options() -> Vec<Case> {
         with("\"service_tier\":\"system\"", 400, "service_tier"),
         with("\"service_tier\":7", 400, "service_tier"),
         with("\"ignore_eos\":\"no\"", 400, "ignore_eos"),
+        with("\"min_tokens\":5", 400, "min_tokens"),
         with("\"response_format\":{\"type\":\"json_schema\"}", 400, "response_format.json_schema"),
         with("\"response_format\":\"text\"", 400, "response_format"),
         with("\"tools\":[{\"type\":\"function\"}]", 400, "tools[0].function"),

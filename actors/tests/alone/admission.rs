@@ -85,8 +85,13 @@ fn a_client_that_comes_back_reaches_the_scheduler_as_returning() {
     run(async {
         let (admission, enqueued) = started(|_| ());
         let (tier, tenant) = (Tier::Standard, Salt([1; 16]));
-        let told = RetryAdvised { tier, tenant, retry_after_ms: 0, requests: 1 };
-        admission.send(told).await.unwrap();
+        let (retry_after_ms, requests) = (0, 1);
+        // The second client says that it comes back. The only credit of the tenant is taken to be of this client, which
+        // gets a new one.
+        for returning in [false, true] {
+            let told = RetryAdvised { tier, tenant, retry_after_ms, requests, returning };
+            admission.send(told).await.unwrap();
+        }
         for returning in [false, true, true] {
             let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
             let outlet = Outlet { events: mpsc::channel(1).0, permit, ended: None };

@@ -24,6 +24,8 @@ use tokio::sync::watch;
 /// Longest text that an HTTP worker tokenizes on its own thread, bytes. Longer texts are tokenized on another thread,
 /// so that they do not block the worker's other connections.
 const INLINE_TEXT_BYTES: usize = 4096;
+/// Largest number of tokens that an HTTP worker decodes on its own thread.
+const INLINE_TOKENS: usize = 1024;
 /// Estimate of the markup that a chat template adds to each message, bytes; used to check the length of a conversation.
 const MARKUP_BYTES: usize = 32;
 
@@ -314,13 +316,7 @@ impl Serving {
             tokio::task::yield_now().await;
             prompt
         } else {
-            let text = self.text.clone();
-            let done = self.tokenizing.run(tier, move || work(&text)).await;
-            done.inspect_err(|why| {
-                if *why == NotTokenized::Full {
-                    self.engine.count_refused(tier);
-                }
-            })?
+            self.on_another_thread(tier, work).await?
         };
         let prompt = prompt.map_err(|error| match error {
             TextError::TooLong => self.too_many_bytes(param, bytes),
@@ -337,6 +333,32 @@ impl Serving {
             )),
             None => Ok(prompt),
         }
+    }
+
+    /// Returns the text of some tokens. Many tokens are decoded at background tier on another thread.
+    ///
+    /// # Errors
+    /// 429 if too many texts wait to be tokenized or decoded, 500 if the tokenizer panics on many tokens.
+    pub(crate) async fn decode(&self, tokens: Vec<TokenId>) -> Result<String, ApiError> {
+        if tokens.len() <= INLINE_TOKENS {
+            return Ok(self.text.decode(&tokens));
+        }
+        Ok(self.on_another_thread(Tier::Background, move |text| text.decode(&tokens)).await?)
+    }
+
+    /// Runs `work` on a thread for tokenizing, as soon as one is free for the tier.
+    async fn on_another_thread<T: Send + 'static>(
+        &self,
+        tier: Tier,
+        work: impl FnOnce(&Text) -> T + Send + 'static,
+    ) -> Result<T, NotTokenized> {
+        let text = self.text.clone();
+        let done = self.tokenizing.run(tier, move || work(&text)).await;
+        done.inspect_err(|why| {
+            if *why == NotTokenized::Full {
+                self.engine.count_refused(tier);
+            }
+        })
     }
 
     fn too_many_bytes(&self, param: &str, bytes: usize) -> ApiError {

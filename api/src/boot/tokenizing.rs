@@ -179,7 +179,8 @@ mod tests {
             assert_eq!(full(Tier::Background).await, Some(Err(NotTokenized::Full)));
             // Check that the text of a higher tier is tokenized while texts of lower tiers are stuck: these must leave
             // one tokenizing thread free.
-            let soon = |tier| Clock::wall().timeout_us(30_000_000, line.run(tier, || 7));
+            let clock = Clock::wall();
+            let soon = |tier| clock.timeout_us(30_000_000, line.run(tier, || 7));
             assert_eq!(soon(Tier::Standard).await, Some(Ok(7)), "while background is stuck");
             let mut standard = join_all([0, 1].map(|_| blocked(Tier::Standard)));
             assert!(poll_immediate(&mut standard).await.is_none());

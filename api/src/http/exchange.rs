@@ -14,8 +14,13 @@ pub(crate) struct Exchange {
     answering: Cell<u32>,
     /// Number of answers that are complete on this connection.
     answered: Cell<u64>,
-    /// Bytes received after the end of the request that is being answered; `None` unless that request's body has been
-    /// read.
+    /// Bytes received since the connection was last idle: no request was being answered, and none had been answered
+    /// since the read before.
+    burst: Cell<usize>,
+    /// Number of complete answers when the connection was last read.
+    answered_before: Cell<u64>,
+    /// Upper bound of the bytes received after the end of the request that is being answered; `None` unless that
+    /// request's body has been read.
     ahead: Cell<Option<usize>>,
     /// Whether bytes of the next request had arrived when the last answer was complete.
     begun: Cell<bool>,
@@ -37,21 +42,42 @@ impl Exchange {
         self.begun.get()
     }
 
-    /// Counts `bytes` received bytes. Returns the total of bytes received after the end of the request that is being
-    /// answered.
+    /// Records that the connection is about to be read. Until an idle connection is read, every byte that it has sent
+    /// belongs to a request that was answered or to the beginning of the next request head.
+    pub(crate) fn reads(&self) {
+        let answered = self.answered_before.replace(self.answered());
+        if !self.is_answering() && answered == self.answered() {
+            self.burst.set(0);
+        }
+    }
+
+    /// Counts `bytes` received bytes. Returns an upper bound of the bytes received after the end of the request that is
+    /// being answered.
     pub(crate) fn arrived(&self, bytes: usize) -> usize {
+        self.burst.set(self.burst.get() + bytes);
         let ahead = self.ahead.get().map(|ahead| ahead + bytes);
         self.ahead.set(ahead);
         ahead.unwrap_or(0)
     }
 
-    /// Records that the body of the request that is being answered has been read: bytes that arrive from now on belong
-    /// to a later request.
-    pub(crate) fn body_read(request: &HttpRequest) {
+    /// Records that the body of the request that is being answered, of `body_bytes`, has been read: bytes that arrive
+    /// from now on belong to a later request. So do those of the burst that are not of this request: the requests
+    /// before it in the burst may have been answered, but their bytes are not told apart.
+    pub(crate) fn body_read(request: &HttpRequest, body_bytes: usize) {
         if let Some(exchange) = request.conn_data::<Rc<Exchange>>() {
-            exchange.ahead.set(Some(0));
+            let others = exchange.burst.get().saturating_sub(head_bytes(request) + body_bytes);
+            exchange.ahead.set(Some(others));
         }
     }
+}
+
+/// Returns the length of a request's head, bytes, if it holds no needless space.
+fn head_bytes(request: &HttpRequest) -> usize {
+    let line = request.method().as_str().len() + request.uri().to_string().len();
+    let headers = request.headers().iter();
+    let headers: usize =
+        headers.map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum();
+    line + "  HTTP/1.1\r\n\r\n".len() + headers
 }
 
 /// Guard for the time in which a connection's request is being answered. Several parts of the server hold one each; the

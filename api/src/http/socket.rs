@@ -217,6 +217,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         self.check_due(cx)?;
+        self.exchange.reads();
         if self.turn >= TURN_BYTES {
             self.turn = 0;
             cx.waker().wake_by_ref();

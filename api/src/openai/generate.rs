@@ -21,6 +21,10 @@ use tiercel_actors::recording::Origin;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_model::tokenizer::StopMatcher;
 
+/// Maximum number of log-probabilities in an answer that is not streamed, over all its choices. In JSON each takes about
+/// 100 bytes.
+const MAX_LISTED: usize = 1 << 20;
+
 /// A checked generation request, ready to be submitted to the engine.
 pub(crate) struct Job {
     pub(crate) style: Style,
@@ -189,15 +193,15 @@ async fn submit(
                 serving.engine.submit_as(request, unsent, Some(&origin), record.timeline()).await;
             let tokens = answer.inspect_err(|refusal| {
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
-                // them to admission, because they will come back with the retry. A retry was reported at its first
-                // refusal.
+                // them to admission, because they will come back with the retry. Of a request that is a retry itself,
+                // only the accepted choices used up their credits.
                 let recorder = serving.engine.recorder();
                 choices
                     .iter()
                     .for_each(|choice: &Choice| recorder.refused_with_another(choice.seq()));
-                if !job.returning {
-                    serving.engine.told(job.common.tier, job.caller.salt, refusal, count - 1);
-                }
+                let others = if job.returning { choices.len() } else { count - 1 };
+                let client = (job.common.tier, job.caller.salt);
+                serving.engine.told(client, refusal, (others, false));
             })?;
             let place = (choices.len() as u32, copy == 0);
             let more = (job.parsing.as_ref(), record.clone());
@@ -271,6 +275,10 @@ fn envelope(serving: &Serving, job: &Job, id: String, request: Arc<LiveRequest>)
     }
 }
 
+/// Collects all choices of an answer that is not streamed.
+///
+/// # Errors
+/// [`ApiError`] of a choice that failed, or if the answer would hold more than [`MAX_LISTED`] log-probabilities.
 async fn collect(
     envelope: Envelope,
     choices: Vec<Choice>,
@@ -279,6 +287,7 @@ async fn collect(
     let mut collected: Vec<Collected> = (0..choices.len() as u32)
         .map(|index| Collected { index, delta: Default::default(), reason: "stop" })
         .collect();
+    let mut listed = 0;
     let mut events: SelectAll<_> = choices.into_iter().map(Choice::into_events).collect();
     while let Some((index, event)) = events.next().await {
         let choice = &mut collected[index as usize];
@@ -293,6 +302,13 @@ async fn collect(
             }
             Event::Failed(error) => return Err(error),
         };
+        listed += delta.logprobs.iter().map(|token| 1 + token.top.len()).sum::<usize>();
+        if listed > MAX_LISTED {
+            let message = format!(
+                "the answer has more than {MAX_LISTED} log-probabilities; ask for fewer of them, or set 'stream'"
+            );
+            return Err(ApiError::param("logprobs", message));
+        }
         choice.delta.extend(delta);
     }
     Ok(HttpResponse::Ok().json(envelope.full(collected, totals)))

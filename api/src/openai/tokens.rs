@@ -73,5 +73,5 @@ pub(crate) async fn detokenize(
         .array("tokens")?
         .ok_or_else(|| ApiError::param("tokens", "'tokens' is required").code("missing"))?;
     let tokens = token_ids(ids, "tokens", serving.vocab_size())?;
-    Ok(HttpResponse::Ok().json(Text { prompt: serving.text.decode(&tokens) }))
+    Ok(HttpResponse::Ok().json(Text { prompt: serving.decode(tokens).await? }))
 }

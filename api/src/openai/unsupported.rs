@@ -23,17 +23,14 @@ const FIELDS: [&str; 8] = [
 /// # Errors
 /// 400 with the code `unsupported`.
 pub(crate) fn refuse_fields_of_vllm(body: &Fields<'_>, ignore_eos: bool) -> Result<(), ApiError> {
-    let changes = |field: &&str| {
-        let fulfilled = **field == "min_tokens" && ignore_eos;
-        !fulfilled && body.get(field).is_some_and(|value| !is_neutral(value))
-    };
-    match FIELDS.iter().find(changes) {
-        Some(field) => {
+    for field in FIELDS {
+        let fulfilled = field == "min_tokens" && ignore_eos;
+        if !fulfilled && body.get(field).is_some_and(|value| !is_neutral(value)) {
             let message = format!("'{field}' is not supported; leave it out");
-            Err(ApiError::unsupported(*field, message))
+            return Err(ApiError::unsupported(field, message));
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 fn is_neutral(value: &Value) -> bool {

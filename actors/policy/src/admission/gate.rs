@@ -136,7 +136,7 @@ impl Gate {
         let admitted = self.admit(request, now);
         self.decided += 1;
         if request.returning {
-            self.credits.redeem(request.tier, request.tenant, now);
+            self.came_back(request.tier, request.tenant, now);
         }
         admitted.inspect_err(|why| {
             if let Some(ms) = why.retry_after_ms() {
@@ -174,6 +174,12 @@ impl Gate {
     /// preferred to newcomers.
     pub fn advised(&mut self, tier: Tier, tenant: Salt, retry_after_ms: u64, now: Timestamp) {
         self.credits.make(tier, tenant, now + retry_after_ms * 1000, now);
+    }
+
+    /// Uses up a retry credit of the tenant whose time has come, if there is one, because a client says that it comes
+    /// back.
+    pub fn came_back(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
+        self.credits.redeem(tier, tenant, now);
     }
 
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.

@@ -49,7 +49,7 @@ fn texts() -> [Endpoint; 4] {
             .named("detokenize", "Turns tokens into a text.")
             .takes::<openai::DetokenizeRequest>()
             .answers::<openai::Text>(200, "The text.")
-            .fails([404, 503]),
+            .fails([404, 429, 500, 503]),
         Endpoint::get("/v1/models", pages::models)
             .named("list_models", "Lists the served model under each of its names.")
             .answers::<pages::ModelList>(200, "The names.")
