@@ -2,6 +2,7 @@
 //! operator's change of policy or settings writes them.
 
 use crate::protocol::Release;
+use crate::scheduler::queue::arrivals::Traffic;
 use tiercel_config::{
     Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, PatienceSettings, Policy,
     PreemptionMode, PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm,
@@ -150,12 +151,14 @@ impl Rules {
     }
 
     /// Returns the watermark of a tier: the number of KV blocks that must stay free after a waiting sequence of the
-    /// tier got its blocks.
-    pub(crate) fn watermark_blocks(&self, tier: Tier) -> u32 {
+    /// tier got its blocks. Background has a watermark of its own while requests of higher tiers come.
+    pub(crate) fn watermark_blocks(&self, tier: Tier, traffic: Traffic) -> u32 {
         let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
             self.scheduling;
         let percent = match tier {
-            Tier::Background => watermark_percent.max(background_watermark_percent),
+            Tier::Background if traffic.higher_came(tier) => {
+                watermark_percent.max(background_watermark_percent)
+            }
             _ => watermark_percent,
         };
         (f64::from(self.limits.device_blocks) * percent / 100.0) as u32

@@ -8,6 +8,7 @@ mod candidates;
 mod fixtures;
 mod pausing;
 mod prefill;
+mod prefill_order;
 pub(crate) mod retry;
 pub(crate) mod view;
 mod wants;

@@ -2,9 +2,9 @@
 //! also a preempted stream whose KV must be computed again or copied in.
 
 use crate::scheduler::basis::Basis;
-use crate::scheduler::budget::slack::ttft_due;
 use crate::scheduler::budget::step_budget::StepBudget;
 use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::plan::prefill_order::{in_order, several_tiers_share, what_counts};
 use crate::scheduler::plan::view::View;
 use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::rules::Rules;
@@ -12,7 +12,6 @@ use crate::scheduler::sequence::{Phase, Sequence};
 use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
-const TIERS: usize = Tier::ALL.len();
 /// Most prompt tokens that a step computes, with chunked prefill, although its streams leave no time for prompts. At
 /// least one is computed, so that prefill never stops.
 const UNAFFORDED_MAX: u32 = 16;
@@ -30,10 +29,6 @@ const SEPARATE_SHARE: f64 = 0.125;
 /// first token no later if the next step has as much time and room.
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
-/// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
-/// and what `scheduler.prefill_order` counts.
-type PrefillKey = (Tier, bool, bool, u64);
-
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
 /// prompt never stalls a stream. Prompts share what is left. But with a step budget, once the step surely finishes a
 /// prompt, the next prompt of its tier waits if its chunk is long beside a bare step ([`SEPARATE_SHARE`]), or, in the
@@ -46,7 +41,7 @@ pub(crate) fn give_tokens(
     view: &View<'_>,
     (prompts, by_rank): (bool, bool),
 ) {
-    let View { basis, memory, traffic, .. } = *view;
+    let View { basis, memory, traffic, begins, .. } = *view;
     for candidate in candidates.iter_mut().filter(|candidate| candidate.decoding) {
         candidate.tokens = 1;
     }
@@ -72,8 +67,15 @@ pub(crate) fn give_tokens(
         used_tokens: 0,
         partial: 0,
     };
+    // Share of the device's time that prompts have if later steps are like this one.
+    let prompts_us = room.time_us.min(basis.cost.prefill_us(tokens, 0));
+    let share = prompts_us / (prompts_us + bare_us).max(1.0);
+    let order = match by_rank {
+        true => PrefillOrder::Rank,
+        false => what_counts(candidates, basis, (share, traffic.one_tier), begins),
+    };
     let tiers_share = several_tiers_share(candidates);
-    for at in in_order(candidates, (&basis.rules, by_rank), tiers_share) {
+    for at in in_order(candidates, (&basis.rules, order), tiers_share) {
         let sequence = candidates[at].sequence;
         let shares = tiers_share && sequence.service.key.class.payer().is_some();
         match room.chunk(sequence, shares, basis) {
@@ -194,74 +196,6 @@ impl PrefillRoom {
     fn separates(&self, tier: Tier, chunk_us: f64, share: f64) -> bool {
         self.finished == Some(tier) && chunk_us * share >= self.separate_bare_us
     }
-}
-
-/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens.
-fn in_order(
-    candidates: &[Candidate<'_>],
-    (rules, by_rank): (&Rules, bool),
-    tiers_share: bool,
-) -> Vec<usize> {
-    let mut prompts: Vec<usize> =
-        (0..candidates.len()).filter(|at| !candidates[*at].decoding).collect();
-    if rules.scheduling.prefill_order != PrefillOrder::Rank && !by_rank {
-        let sequences = prompts.iter().map(|at| candidates[*at].sequence);
-        let fair = tiers_with_several_tenants(sequences, rules);
-        // The sort is stable: prompts with equal keys stay in order of rank.
-        prompts.sort_by_key(|at| match candidates[*at].sequence {
-            sequence if tiers_share && sequence.service.key.class.payer().is_some() => {
-                opening_key(sequence)
-            }
-            sequence => prefill_key(sequence, fair, rules.scheduling.prefill_order),
-        });
-    }
-    prompts
-}
-
-/// Whether the step has best-effort prompts of several tiers, so that tiers share the time for them.
-fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
-    let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
-    let mut payers = prompts.filter_map(|prompt| prompt.sequence.service.key.class.payer());
-    let first = payers.next();
-    payers.any(|payer| Some(payer) != first)
-}
-
-/// Returns, for each effective tier, whether several tenants have prompts in the step; these prompts go in the order of
-/// the tenants' fair queue.
-fn tiers_with_several_tenants<'a>(
-    prompts: impl Iterator<Item = &'a Sequence>,
-    rules: &Rules,
-) -> [bool; TIERS] {
-    let mut several = [false; TIERS];
-    let mut first = [None; TIERS];
-    for prompt in prompts.filter(|_| rules.tenants_are_fair()) {
-        let tier = prompt.service.key.class.tier().index();
-        let tenant = prompt.service.tenant;
-        several[tier] |= *first[tier].get_or_insert(tenant) != tenant;
-    }
-    several
-}
-
-/// Returns the sort key of a prompt among the prompts of a step. A prompt that was denied blocks goes first of its
-/// effective tier: victims may have been preempted for it, whose blocks came free only now.
-fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) -> PrefillKey {
-    let key = &sequence.service.key;
-    let number = match order {
-        PrefillOrder::Rank => 0,
-        _ if fair[key.class.tier().index()] => sequence.service.tenant_tag.start as u64,
-        PrefillOrder::Deadline if sequence.service.late => u64::from(sequence.left_to_compute()),
-        PrefillOrder::Deadline => ttft_due(sequence).0,
-        PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
-    };
-    (key.class.tier(), !sequence.kv.denied, key.late, number)
-}
-
-/// Returns the sort key of a best-effort prompt if tiers share time: prompts that were denied blocks first, then by
-/// when the sequence got its blocks, which the tiers' fair queue decided; waiting sequences last.
-fn opening_key(sequence: &Sequence) -> PrefillKey {
-    let waits = sequence.phase == Phase::Waiting;
-    let number = if waits { u64::MAX } else { sequence.kv.opened_number };
-    (sequence.service.key.class.tier(), !sequence.kv.denied, false, number)
 }
 
 /// Returns how many tokens of a prompt the step computes. The step has room for `room` tokens, the prompt has `left`

@@ -4,6 +4,7 @@ use crate::protocol::{Want, WantKind};
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::memory::victims::{Claim, Victims};
 use crate::scheduler::plan::view::View;
+use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{ResumeFrom, ToStart};
@@ -16,7 +17,8 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
     let (mut blocks, mut watermark) = (0, 0);
     for candidate in candidates {
         if candidate.waits {
-            watermark = watermark.max(rules.watermark_blocks(candidate.sequence.tier));
+            watermark =
+                watermark.max(rules.watermark_blocks(candidate.sequence.tier, view.traffic));
         }
         blocks += u64::from(blocks_asked(candidate, rules));
     }
@@ -60,7 +62,11 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
             true => 0,
             false => reservations.for_others(candidate.sequence, &unused, rules.limits),
         };
-        wants.push(Want { max_victims, kept_for_others, ..want(candidate, claim, rules) });
+        wants.push(Want {
+            max_victims,
+            kept_for_others,
+            ..want(candidate, claim, (rules, view.traffic))
+        });
         // Subtract the blocks that this candidate takes of its own tier's reservation: the candidates after it need not
         // leave them free.
         let own = &mut unused[candidate.sequence.tier.index()];
@@ -87,7 +93,7 @@ fn may_start_by_force(sequence: &Sequence, rules: &Rules, now: Timestamp) -> boo
 
 /// Returns a candidate's request for blocks; the number of its victims and the reservations of other tiers are filled
 /// in later.
-fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
+fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traffic)) -> Want {
     let Candidate { sequence, tokens, len, .. } = *candidate;
     let reserve = rules.allocated_up_front(sequence.longest());
     let kind = if claim.opening {
@@ -95,7 +101,8 @@ fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
         // and none for one above background that may preempt others, because it should use free blocks first.
         let high = sequence.tier_before_ageing() < Tier::Background;
         let may_take_all = claim.first || (claim.by_force && high);
-        let keep_free = if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier) };
+        let keep_free =
+            if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier, traffic) };
         let checked = if rules.scheduling.full_sequence_check { len } else { 0 };
         let own_copies = rules.preemption.resume_from == ResumeFrom::OwnCopies;
         WantKind::Open {
@@ -126,7 +133,7 @@ mod tests {
     use crate::scheduler::plan::fixtures::{candidates, view};
     use crate::scheduler::sequence::Phase;
     use crate::scheduler::state::State;
-    use crate::scheduler::tests::scheduler;
+    use crate::scheduler::tests::{NOW, scheduler};
     use tiercel_config::{Reservation, ReservationSettings};
 
     /// Creates a scheduler on a device of 100 blocks of 4 tokens, 10 of which are reserved for premium.
@@ -151,13 +158,16 @@ mod tests {
     fn blocks_watermark_and_reservations_of_others_must_all_be_free() {
         let mut s = state();
         let sequences = [waiting(1, 5), waiting(2, 9)];
-        // The candidates need 2 and 3 blocks; 5 % of the blocks, the watermark of background, must stay free, and the
-        // 10 that are reserved for premium.
-        let mut fit = |free_blocks| {
+        let fit = |s: &mut State, free_blocks| {
             s.memory.free_blocks = free_blocks;
-            surely_fit(&candidates(&sequences), &view(&s))
+            surely_fit(&candidates(&sequences), &view(s))
         };
-        assert!(fit(20) && !fit(19));
+        // The candidates need 2 and 3 blocks; 3 % of the blocks, the watermark, must stay free, and the 10 that are
+        // reserved for premium.
+        assert!(fit(&mut s, 18) && !fit(&mut s, 17));
+        // While requests of higher tiers come, the watermark of background is 5 %.
+        s.queue.arrivals.set(Tier::Standard, Some(NOW));
+        assert!(fit(&mut s, 20) && !fit(&mut s, 19));
     }
 
     #[test]

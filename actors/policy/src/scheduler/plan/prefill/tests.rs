@@ -1,9 +1,7 @@
 //! Tests of the order in which prompts get tokens, and of how many they get.
 
 use super::*;
-use crate::blocks::Salt;
 use crate::scheduler::budget::fixtures::{cost, prompt};
-use crate::scheduler::plan::fixtures::candidates;
 use crate::scheduler::queue::service_class::ServiceClass;
 use crate::scheduler::state::State;
 use crate::scheduler::tests::scheduler;
@@ -150,85 +148,4 @@ fn standard(id: u64, tokens: u32, ttft_ms: f64) -> Sequence {
     sequence.service.key.class = ServiceClass::new(Tier::Standard, Tier::Standard, false);
     sequence.service.targets.ttft_ms = Some(ttft_ms);
     sequence
-}
-
-#[test]
-fn prompts_in_time_go_by_deadline_late_ones_by_length_and_denied_ones_first() {
-    let key = |sequence: &Sequence| prefill_key(sequence, [false; TIERS], PrefillOrder::Deadline);
-    let mut sequence = standard(3, 40, 5.0);
-    assert_eq!(key(&sequence), (Tier::Standard, true, false, 5_003));
-    sequence.service.late = true;
-    sequence.service.key.late = true;
-    assert_eq!(key(&sequence), (Tier::Standard, true, true, 40));
-    sequence.kv.denied = true;
-    assert_eq!(key(&sequence), (Tier::Standard, false, true, 40));
-    sequence.service.tenant_tag.start = 77.5;
-    let several = [false, false, true, false];
-    let by_tenant = prefill_key(&sequence, several, PrefillOrder::Deadline);
-    assert_eq!(by_tenant, (Tier::Standard, false, true, 77));
-}
-
-#[test]
-fn best_effort_prompts_go_by_when_they_got_their_blocks_denied_ones_first_and_waiting_ones_last() {
-    let mut sequence = standard(3, 40, 5.0);
-    sequence.kv.opened_number = 7;
-    sequence.service.key.late = true;
-    assert_eq!(opening_key(&sequence), (Tier::Standard, true, false, 7));
-    sequence.kv.denied = true;
-    assert_eq!(opening_key(&sequence), (Tier::Standard, false, false, 7));
-    sequence.phase = Phase::Waiting;
-    assert_eq!(opening_key(&sequence), (Tier::Standard, false, false, u64::MAX));
-}
-
-#[test]
-fn a_tier_has_several_tenants_only_if_two_of_its_prompts_differ() {
-    let of = |tier, tenant| {
-        let mut sequence = prompt(1, tier, 10, 0);
-        sequence.service.key.class = ServiceClass::new(tier, tier, false);
-        sequence.service.tenant = Salt([tenant; 16]);
-        sequence
-    };
-    let prompts = [
-        of(Tier::Standard, 1),
-        of(Tier::Premium, 1),
-        of(Tier::Standard, 1),
-        of(Tier::Premium, 2),
-        of(Tier::Background, 3),
-    ];
-    let s = state();
-    let several = tiers_with_several_tenants(prompts.iter(), &s.basis.rules);
-    assert_eq!(several, [false, true, false, false]);
-}
-
-#[test]
-fn rank_alone_counts_if_the_plan_goes_by_rank_or_the_setting_says_so() {
-    let mut s = state();
-    let mut prompts = [standard(1, 10, 9.0), standard(2, 10, 5.0)];
-    let order = |s: &State, prompts: &[Sequence], by_rank| {
-        in_order(&candidates(prompts), (&s.basis.rules, by_rank), false)
-    };
-    assert_eq!(order(&s, &prompts, false), [1, 0], "the earlier deadline");
-    assert_eq!(order(&s, &prompts, true), [0, 1]);
-    s.basis.rules.scheduling.prefill_order = PrefillOrder::Rank;
-    prompts[1].kv.denied = true;
-    assert_eq!(order(&s, &prompts, false), [0, 1], "even if the second was denied blocks");
-}
-
-#[test]
-fn best_effort_prompts_go_by_their_opening_only_while_several_tiers_share_the_time() {
-    let mut s = state();
-    s.basis.rules.scheduling.prefill_order = PrefillOrder::Shortest;
-    let of = |left, opened_number, shared| {
-        let mut sequence = prompt(1, Tier::Standard, left, 0);
-        sequence.service.key.class = ServiceClass::new(Tier::Standard, Tier::Background, shared);
-        sequence.kv.opened_number = opened_number;
-        sequence
-    };
-    let order = |shared, tiers_share| {
-        let prompts = [of(10, 2, shared), of(20, 1, shared)];
-        in_order(&candidates(&prompts), (&s.basis.rules, false), tiers_share)
-    };
-    assert_eq!(order(true, true), [1, 0], "the first that got its blocks");
-    assert_eq!(order(true, false), [0, 1], "the shortest");
-    assert_eq!(order(false, true), [0, 1], "prompts that no share pays for");
 }
