@@ -14,10 +14,9 @@ pub(crate) struct Exchange {
     answering: Cell<u32>,
     /// Number of answers that are complete on this connection.
     answered: Cell<u64>,
-    /// Bytes received since the connection was last idle: no request was being answered, and none had been answered
-    /// since the read before.
+    /// Bytes received since the connection was last idle (see [`Exchange::looked_through`]).
     burst: Cell<usize>,
-    /// Number of complete answers when the connection was last read.
+    /// Number of complete answers when the received bytes were last looked through.
     answered_before: Cell<u64>,
     /// Upper bound of the bytes received after the end of the request that is being answered; `None` unless that
     /// request's body has been read.
@@ -42,22 +41,26 @@ impl Exchange {
         self.begun.get()
     }
 
-    /// Records that the connection is about to be read. Until an idle connection is read, every byte that it has sent
-    /// belongs to a request that was answered or to the beginning of the next request head.
-    pub(crate) fn reads(&self) {
+    /// Records that the server has begun every whole request that the client has sent, as far as it begins requests
+    /// before earlier ones are answered. If no request is being answered now, nor was answered since the last such
+    /// record, all received bytes belong to answered requests or to the beginning of the next request head.
+    pub(crate) fn looked_through(&self) {
         let answered = self.answered_before.replace(self.answered());
         if !self.is_answering() && answered == self.answered() {
             self.burst.set(0);
         }
     }
 
-    /// Counts `bytes` received bytes. Returns an upper bound of the bytes received after the end of the request that is
-    /// being answered.
-    pub(crate) fn arrived(&self, bytes: usize) -> usize {
+    /// Counts `bytes` received bytes.
+    pub(crate) fn arrived(&self, bytes: usize) {
         self.burst.set(self.burst.get() + bytes);
-        let ahead = self.ahead.get().map(|ahead| ahead + bytes);
-        self.ahead.set(ahead);
-        ahead.unwrap_or(0)
+        self.ahead.set(self.ahead.get().map(|ahead| ahead + bytes));
+    }
+
+    /// Returns an upper bound of the bytes received after the end of the request that is being answered; 0 until that
+    /// request's body has been read.
+    pub(crate) fn ahead(&self) -> usize {
+        self.ahead.get().unwrap_or(0)
     }
 
     /// Records that the body of the request that is being answered, of `body_bytes`, has been read: bytes that arrive

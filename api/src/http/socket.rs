@@ -120,10 +120,15 @@ impl Socket {
         self.exchange.clone()
     }
 
-    /// Fails if the client has not sent its next request, or the rest of a request head, in time, or if the connection
-    /// was evicted while idle. Otherwise registers the timer, so that the task is woken at the timeout. actix flushes
-    /// after each answer, so this check always runs after an answer.
+    /// Fails if the client has not sent its next request, or the rest of a request head, in time, if the client has sent
+    /// too much while its request is being answered, or if the connection was evicted while idle. Otherwise registers
+    /// the timer, so that the task is woken at the timeout. actix flushes after each answer, so this check always runs
+    /// after an answer.
     fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        // Once actix holds so many bytes, it reads no more, so the count is also checked when nothing is read.
+        if self.exchange.ahead() > AHEAD_BYTES_MAX {
+            return Err(Error::from(ErrorKind::ConnectionAborted));
+        }
         let answered = self.exchange.answered();
         if self.exchange.is_answering() || answered != self.answered {
             self.answered = answered;
@@ -171,7 +176,8 @@ impl Socket {
             }
         }
         self.behind = self.behind.map(|behind| behind + bytes);
-        if self.exchange.arrived(bytes).max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
+        self.exchange.arrived(bytes);
+        if self.exchange.ahead().max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
             return Err(Error::from(ErrorKind::ConnectionAborted));
         }
         let begun = matches!(self.due, Some(Due::Head(_)));
@@ -217,7 +223,10 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         self.check_due(cx)?;
-        self.exchange.reads();
+        if self.turn == 0 {
+            // actix has looked at all that was passed to it before the last read that had to wait.
+            self.exchange.looked_through();
+        }
         if self.turn >= TURN_BYTES {
             self.turn = 0;
             cx.waker().wake_by_ref();

@@ -90,11 +90,7 @@ fn common() -> Vec<Property> {
         1..=MAX_STOP_BYTES,
         "Text that ends the output; its UTF-8 has at most 1,024 bytes.",
     );
-    let stops = array(
-        stop.clone(),
-        0..=MAX_STOPS,
-        "Texts that end the output; their UTF-8 has at most 2,048 bytes together.",
-    );
+    let stops = array(stop.clone(), 0..=MAX_STOPS, "Texts that end the output: at most 2 KiB.");
     let target = |about| number(slo::RANGE_MS, about);
     let (least, most) = patience::RANGE_MS.into_inner();
     let usage = flag("Whether a chunk with token counts ends the stream.");
