@@ -19,11 +19,11 @@ MECHANISMS = {
                                   "scheduler/budget/step_budget BLOCKING_SHORT_PROMPT=1e12"], TIME),
     "pausing background and standard": (["scheduler.pause_background=false"], TIME),
     "pausing standard": (["scheduler/plan/pausing PAUSE_STANDARD=0"], TIME),
-    "prompts one after the other": (["scheduler/plan/prefill SEPARATE_SHARE=0", "scheduler/plan/prefill SEPARATE_PART_SHARE=0"], TIME),
+    "prompts one after the other": (["scheduler/plan/prefill SEPARATE_PART_SHARE=0"], TIME),
     "late requests last": (["shedding.late=wait"], [*TIME, "tenants"]),
     "late requests that starve": (["scheduler/lateness/starvation ALONE_US=1e18",
                                    "scheduler/lateness/starvation BESIDE_HIGHER_US=1e18"], [*TIME, "tenants"]),
-    "shortest late prompt first": (["scheduler/queue/ordering SHORTEST=0", "scheduler/plan/prefill SHORTEST=0"], TIME),
+    "shortest late prompt first": (["scheduler/queue/ordering SHORTEST=0", "scheduler/plan/prefill_order SHORTEST=0"], TIME),
     "prompts by deadline": (["scheduler.prefill_order=rank"], TIME),
     "background's part of a step": (["scheduler.background_prefill_percent=100"], ALL),
     "fair queue of tenants": (["scheduler.fair_tenants=false"], ["tenants"]),
@@ -62,7 +62,7 @@ CONSTANTS = [
     ("scheduler/budget/step_budget", "BLOCKING", "share of the TTFT target", None),
     ("scheduler/budget/step_budget", "BLOCKING_SHORT_PROMPT", "share of the TTFT target", None),
     ("scheduler/budget/step_budget", "LEAST_BLOCKING", "empty steps", None),
-    ("scheduler/plan/prefill", "SEPARATE_SHARE", "share of a prompt's time", None),
+    ("scheduler/plan/prefill_order", "RANK_MARGIN", "times the predicted work", None),
     ("scheduler/plan/prefill", "SEPARATE_PART_SHARE", "share of a part's time", None),
     ("scheduler/queue/arrivals", "LATELY_US", "us", None),
     ("scheduler/budget/step_budget", "SAVING_TOKENS", "tokens", None),
@@ -120,7 +120,7 @@ NUMBERS = [
 SWITCHES = [
     ("scheduler/plan/pausing", "PAUSE_STANDARD", "if over_us <= 0.0 {", "if over_us <= 0.0 || {value:1.0} == 0.0 {"),
     ("scheduler/queue/ordering", "SHORTEST", "tiered && sequence.service.late", "tiered && sequence.service.late && {value:1.0} > 0.0"),
-    ("scheduler/plan/prefill", "SHORTEST", "PrefillOrder::Deadline if sequence.service.late",
+    ("scheduler/plan/prefill_order", "SHORTEST", "PrefillOrder::Deadline if sequence.service.late",
      "PrefillOrder::Deadline if sequence.service.late && {value:1.0} > 0.0"),
 ]
 

@@ -19,10 +19,6 @@ const UNAFFORDED_MAX: u32 = 16;
 /// targets would otherwise never catch up.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
-/// Longest bare step with which two prompts of a tier are computed in two steps, as a share of the time that the second
-/// prompt takes. The first prompt then gets its first token sooner by the time of the second prompt, and the second
-/// prompt gets its first token later by a bare step.
-const SEPARATE_SHARE: f64 = 0.125;
 /// Longest bare step with which a second prompt waits for the next step although a part of the prompt would fit into
 /// this step, as a share of the time that the part takes. The prompt waits only if the next step can compute the whole
 /// prompt. The first prompt then gets its first token sooner by the time of the part, and the second prompt gets its
@@ -30,11 +26,10 @@ const SEPARATE_SHARE: f64 = 0.125;
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream. Prompts share what is left. But with a step budget, once the step surely finishes a
-/// prompt, the next prompt of its tier waits if its chunk is long beside a bare step ([`SEPARATE_SHARE`]), or, in the
-/// order of deadlines, if only a long part of it fits and the next step has time and room for the whole prompt
-/// ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a prompt. With `by_rank` prompts go by rank
-/// alone.
+/// prompt never stalls a stream. Prompts share what is left. But with a step budget and in the order of deadlines, once
+/// the step surely finishes a prompt, the next prompt of its tier waits if only a long part of it fits and the next
+/// step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a
+/// prompt. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
@@ -135,9 +130,6 @@ impl PrefillRoom {
         let computed = sequence.planned_len() - left;
         let tier = sequence.service.key.class.tier();
         let next = left.min(most).min(basis.rules.longest_chunk());
-        if self.separates(tier, basis.cost.prefill_us(next, computed), SEPARATE_SHARE) {
-            return Chunk::StepIsFull;
-        }
         let affordable = basis.cost.prefill_tokens_in(self.time_us - self.used_us, computed);
         let least = self.least.saturating_sub(self.used_tokens);
         let tokens = match most.saturating_sub(self.used_tokens).min(affordable.max(least)) {
@@ -179,22 +171,16 @@ impl PrefillRoom {
     }
 
     /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another
-    /// prompt of its tier and the next step has time for the whole prompt. A part waits only if prompts go in the order
-    /// of deadlines: then a prompt that comes later overtakes only prompts that are late or have a later deadline. If
+    /// prompt of its tier, a bare step takes at most the share [`SEPARATE_PART_SHARE`] of the chunk's time, and the
+    /// next step has time for the whole prompt. A part waits only if prompts go in the order of deadlines: then a prompt that comes later overtakes only prompts that are late or have a later deadline. If
     /// the shortest prompts went first, a prompt that waits could be overtaken again and again.
     fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
         let left = sequence.left_to_compute();
         let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
         let tier = sequence.service.key.class.tier();
-        let long = self.separates(tier, chunk_us, SEPARATE_PART_SHARE);
-        by_deadline && whole_us <= self.time_us && long
-    }
-
-    /// Whether a chunk of `chunk_us` waits for the next step, because this step finishes another prompt of its tier and
-    /// a bare step takes at most the share `share` of the chunk's time.
-    fn separates(&self, tier: Tier, chunk_us: f64, share: f64) -> bool {
-        self.finished == Some(tier) && chunk_us * share >= self.separate_bare_us
+        let long = chunk_us * SEPARATE_PART_SHARE >= self.separate_bare_us;
+        by_deadline && self.finished == Some(tier) && long && whole_us <= self.time_us
     }
 }
 

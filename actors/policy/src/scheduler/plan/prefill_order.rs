@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn best_effort_prompts_go_by_their_opening_only_while_several_tiers_share_the_time() {
-        let mut s = scheduler(|_| ());
+        let s = scheduler(|_| ());
         let of = |left, opened_number, shared| {
             let mut sequence = prompt(1, Tier::Standard, left, 0);
             sequence.service.key.class =

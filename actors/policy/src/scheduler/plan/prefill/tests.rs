@@ -57,30 +57,31 @@ fn only_prompts_that_a_step_computes_in_part_count_as_partial() {
     assert_eq!(full.partial, 0, "the prompt gets nothing");
 }
 
+/// Returns the tokens that a second prompt of 10 tokens gets in a step with room for 15 tokens, of which the prompt
+/// `first` takes 6. The step surely finishes the first prompt unless that may lack blocks, so the second waits.
+fn second_of_10(s: &State, shortage: bool, first: &Sequence) -> Option<u32> {
+    let mut step =
+        PrefillRoom { shortage, separate_bare_us: 0.1, used_us: 0.0, tokens: 15, ..room() };
+    assert_eq!(tokens(&mut step, first, s), Some(6));
+    tokens(&mut step, &standard(2, 10, 5.0), s)
+}
+
 #[test]
-fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_first_token() {
+fn a_prompt_waits_only_for_a_prompt_of_its_tier_that_has_its_blocks() {
     let s = state();
-    // The second prompt takes 80 us and 0.25 us for each of 45 pairs of tokens: 91.25 us.
-    let second = |long_us, first: &Sequence| {
-        let separate_bare_us = long_us * SEPARATE_SHARE;
-        let mut step = PrefillRoom { separate_bare_us, time_us: 1_000.0, used_us: 0.0, ..room() };
-        assert!(tokens(&mut step, first, &s).is_some_and(|tokens| tokens > 0));
-        tokens(&mut step, &standard(2, 10, 5.0), &s)
-    };
-    let first = standard(1, 10, 5.0);
-    assert_eq!(second(91.25, &first), None);
-    assert_eq!(second(91.3, &first), Some(10), "the second prompt is short beside a bare step");
-    let mut denied = standard(1, 10, 5.0);
+    let second = |first: &Sequence| second_of_10(&s, false, first);
+    let first = || standard(1, 6, 5.0);
+    assert_eq!(second(&first()), None);
+    let mut denied = first();
     denied.kv.denied = true;
-    assert_eq!(second(91.25, &denied), Some(10), "the first prompt may be denied blocks again");
-    let mut saved = standard(1, 10, 5.0);
+    assert_eq!(second(&denied), Some(9), "the first prompt may be denied blocks again");
+    let mut saved = first();
     (saved.phase, saved.kv.saved) = (Phase::Waiting, true);
-    assert_eq!(second(91.25, &saved), Some(10), "the first prompt's blocks are on the host");
-    let mut higher = standard(1, 10, 5.0);
+    assert_eq!(second(&saved), Some(9), "the first prompt's blocks are on the host");
+    let mut higher = first();
     higher.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, false);
-    assert_eq!(second(91.25, &higher), Some(10), "the first prompt is of another tier");
-    let mut partial =
-        PrefillRoom { separate_bare_us: 0.1, time_us: 1_000.0, used_us: 0.0, tokens: 15, ..room() };
+    assert_eq!(second(&higher), Some(9), "the first prompt is of another tier");
+    let mut partial = PrefillRoom { used_us: 0.0, tokens: 15, ..room() };
     assert_eq!(tokens(&mut partial, &standard(1, 20, 5.0), &s), Some(15));
     assert_eq!(partial.finished, None, "the step does not finish the first prompt");
 }
@@ -88,15 +89,12 @@ fn a_prompt_that_takes_long_beside_a_bare_step_waits_until_another_one_has_its_f
 #[test]
 fn no_prompt_waits_for_one_that_opens_while_blocks_are_short() {
     let s = state();
-    // Returns the tokens of a second prompt, which would wait for a first one that surely runs.
     let second = |shortage, phase| {
-        let mut step = PrefillRoom { shortage, separate_bare_us: 0.1, used_us: 0.0, ..room() };
-        let mut first = standard(1, 10, 5.0);
+        let mut first = standard(1, 6, 5.0);
         first.phase = phase;
-        assert_eq!(tokens(&mut step, &first, &s), Some(10));
-        tokens(&mut step, &standard(2, 10, 5.0), &s)
+        second_of_10(&s, shortage, &first)
     };
-    assert_eq!(second(true, Phase::Waiting), Some(10), "the first prompt may get no blocks");
+    assert_eq!(second(true, Phase::Waiting), Some(9), "the first prompt may get no blocks");
     assert_eq!(second(true, Phase::Running), None, "the first prompt has blocks");
     assert_eq!(second(false, Phase::Waiting), None);
 }
