@@ -191,7 +191,8 @@ pub struct Consider(pub Request);
 pub struct Displace {
     /// Tier of the request.
     pub tier: Tier,
-    /// Number of choices of the request that need a permit yet. If fewer sequences can be turned away, none is.
+    /// Number of choices of the request that need a permit yet. If fewer sequences of lower tiers wait, those on hold
+    /// included, none is turned away.
     pub choices: u32,
 }
 

@@ -70,7 +70,8 @@ impl StepLog {
         self.kept.push_back(record);
     }
 
-    /// Records that the engine is idle, so that the time until the next step does not count as time that the host took.
+    /// Records that the engine is idle (every live sequence is on hold, or none is live), so that the time until the
+    /// next step does not count as time that the host took.
     pub(crate) fn idle(&mut self) {
         self.last_end = None;
     }

@@ -308,7 +308,7 @@ impl Handler<StepEnded> for SchedulerActor {
         }
         self.core.step_done(done, now);
         self.drive();
-        if let Some(steps) = self.steps.as_mut().filter(|_| self.core.live().next().is_none()) {
+        if let Some(steps) = self.steps.as_mut().filter(|_| !self.core.has_work()) {
             steps.idle();
         }
     }

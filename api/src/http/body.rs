@@ -53,7 +53,7 @@ async fn json(app: &App, request: &HttpRequest, payload: Payload) -> Result<Valu
         .timeout_us(timeout_ms * 1_000, collect(payload, limit))
         .await
         .unwrap_or_else(|| Err(too_slow(timeout_ms)))?;
-    Exchange::body_read(request, body.len());
+    Exchange::body_read(request);
     parse(&body)
 }
 

@@ -7,7 +7,9 @@
 //!
 //! actix also reads ahead while a handler runs, and so notices a client that leaves. But when 128 KiB of further
 //! requests wait in its buffer, actix stops reading and spins without noticing anything. So this socket closes the
-//! connection of a client that sends more than 32 KiB after the end of a request that is still being answered.
+//! connection of a client that sends more than 32 KiB after the end of a request that is still being answered. Bytes that
+//! came in one burst with that request and those before it cannot be told apart, so the socket also closes a connection
+//! that actix flushes again and again without reading.
 //!
 //! The socket also tells the listener when its connection is idle, and closes an idle connection that was evicted.
 
@@ -27,6 +29,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Maximum number of bytes that a client may send after the end of a request that is still being answered. A client
 /// that sends more is disconnected.
 const AHEAD_BYTES_MAX: usize = 32 * 1024;
+/// Maximum number of flushes between two reads while a request is being answered. actix reads before each flush, unless
+/// its buffer is full or the request's body waits for its reader.
+const FLUSHES_MAX: u32 = 20_000;
 /// Maximum number of bytes that the socket passes to actix before it yields to other tasks, so that a request that has
 /// arrived is begun before more bytes are read.
 const TURN_BYTES: usize = 16 * 1024;
@@ -75,6 +80,8 @@ pub(crate) struct Socket {
     due: Option<Due>,
     /// Stall timer, which runs while a write of the answer is blocked because the client does not read.
     stall: Option<Timer>,
+    /// Number of flushes since actix last read.
+    flushes: u32,
     /// Bytes received since a write of the answer first blocked; `None` once all of the answer has been written.
     behind: Option<usize>,
     /// Whether nothing has been received yet.
@@ -109,6 +116,7 @@ impl Socket {
             answered: 0,
             due,
             stall: None,
+            flushes: 0,
             behind: None,
             fresh: true,
         }
@@ -120,15 +128,10 @@ impl Socket {
         self.exchange.clone()
     }
 
-    /// Fails if the client has not sent its next request, or the rest of a request head, in time, if the client has sent
-    /// too much while its request is being answered, or if the connection was evicted while idle. Otherwise registers
-    /// the timer, so that the task is woken at the timeout. actix flushes after each answer, so this check always runs
-    /// after an answer.
+    /// Fails if the client has not sent its next request, or the rest of a request head, in time, or if the connection
+    /// was evicted while idle. Otherwise registers the timer, so that the task is woken at the timeout. actix flushes
+    /// after each answer, so this check always runs after an answer.
     fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        // Once actix holds so many bytes, it reads no more, so the count is also checked when nothing is read.
-        if self.exchange.ahead() > AHEAD_BYTES_MAX {
-            return Err(Error::from(ErrorKind::ConnectionAborted));
-        }
         let answered = self.exchange.answered();
         if self.exchange.is_answering() || answered != self.answered {
             self.answered = answered;
@@ -176,8 +179,7 @@ impl Socket {
             }
         }
         self.behind = self.behind.map(|behind| behind + bytes);
-        self.exchange.arrived(bytes);
-        if self.exchange.ahead().max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
+        if self.exchange.arrived(bytes).max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
             return Err(Error::from(ErrorKind::ConnectionAborted));
         }
         let begun = matches!(self.due, Some(Due::Head(_)));
@@ -223,10 +225,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
         self.check_due(cx)?;
-        if self.turn == 0 {
-            // actix has looked at all that was passed to it before the last read that had to wait.
-            self.exchange.looked_through();
-        }
+        self.flushes = 0;
         if self.turn >= TURN_BYTES {
             self.turn = 0;
             cx.waker().wake_by_ref();
@@ -274,6 +273,10 @@ impl AsyncWrite for Socket {
     /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write. TLS may
     /// still have a part of the answer that the client does not read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.flushes += 1;
+        if self.exchange.is_answering() && self.flushes > FLUSHES_MAX {
+            return Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted)));
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(cx)?;
         if flushed.is_pending() {
             return Poll::Ready(Err(ready!(self.check_stall(cx))));

@@ -4,8 +4,8 @@ use crate::http::ApiError;
 use crate::openai::fields::Fields;
 use serde_json::Value;
 
-/// vLLM's fields that would change the answer. A request may hold them with a value that changes nothing there: `null`,
-/// `false`, 0, or an empty text, array or object.
+/// vLLM's fields that would change the answer. A request may hold them with a value that changes nothing in vLLM:
+/// `null`, `false`, an empty text, array or object, or 0. For `prompt_logprobs`, 0 is a request too.
 const FIELDS: [&str; 8] = [
     "allowed_token_ids",
     "bad_words",
@@ -18,14 +18,17 @@ const FIELDS: [&str; 8] = [
 ];
 
 /// Refuses a request with a field of vLLM that would change the answer if this server supported it. `min_tokens` is
-/// accepted beside `ignore_eos`, with which the output does not end early.
+/// accepted beside `ignore_eos`, with which the model's end tokens do not end the output; a stop string or a grammar
+/// may still end it.
 ///
 /// # Errors
 /// 400 with the code `unsupported`.
 pub(crate) fn refuse_fields_of_vllm(body: &Fields<'_>, ignore_eos: bool) -> Result<(), ApiError> {
     for field in FIELDS {
         let fulfilled = field == "min_tokens" && ignore_eos;
-        if !fulfilled && body.get(field).is_some_and(|value| !is_neutral(value)) {
+        let asks =
+            |value: &Value| !is_neutral(value) || (field == "prompt_logprobs" && value.is_number());
+        if !fulfilled && body.get(field).is_some_and(asks) {
             let message = format!("'{field}' is not supported; leave it out");
             return Err(ApiError::unsupported(field, message));
         }
@@ -64,6 +67,7 @@ mod tests {
             (json!({"include_stop_str_in_output": true}), "include_stop_str_in_output"),
             (json!({"chat_template": "{{ x }}", "ignore_eos": true}), "chat_template"),
             (json!({"truncate_prompt_tokens": -1}), "truncate_prompt_tokens"),
+            (json!({"prompt_logprobs": 0}), "prompt_logprobs"),
         ] {
             let message = format!("'{field}' is not supported; leave it out");
             assert_eq!(refused(body), Some(json!(message)));

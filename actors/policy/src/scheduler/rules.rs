@@ -151,7 +151,7 @@ impl Rules {
     }
 
     /// Returns the watermark of a tier: the number of KV blocks that must stay free after a waiting sequence of the
-    /// tier got its blocks. Background has a watermark of its own while requests of higher tiers come.
+    /// tier got its blocks. Background has a watermark of its own if a request of a higher tier came lately.
     pub(crate) fn watermark_blocks(&self, tier: Tier, traffic: Traffic) -> u32 {
         let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
             self.scheduling;

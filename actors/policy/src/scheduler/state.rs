@@ -223,6 +223,11 @@ impl State {
         self.queue.table.iter().map(|sequence| sequence.id)
     }
 
+    /// Whether any live sequence is not on hold.
+    pub(crate) fn has_work(&self) -> bool {
+        self.queue.table.iter().any(|sequence| !sequence.held())
+    }
+
     /// Returns the sequence that a ticket names; `None` if it ended, or was preempted since the ticket was made.
     pub(crate) fn current(&self, ticket: Ticket) -> Option<&Sequence> {
         let named = self.queue.table.get(ticket.seq);

@@ -120,8 +120,9 @@ impl Scheduler {
     }
 
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
-    /// rank, so that a request of `tier` can have its permit; returns whether one was ended. Ends none if there are
-    /// fewer than `choices`, which is how many permits the request needs.
+    /// rank, so that a request of `tier` can have its permit; returns whether one was ended. Ends none if
+    /// fewer sequences of these tiers wait, those on hold included, than `choices`, which is how many permits the request
+    /// needs.
     pub fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> bool {
         let ended = self.state.displace(tier, choices, now);
         let found = ended.is_some();
@@ -263,6 +264,11 @@ impl Scheduler {
     /// oldest first.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.state.live()
+    }
+
+    /// Whether any live sequence is not on hold.
+    pub fn has_work(&self) -> bool {
+        self.state.has_work()
     }
 
     /// Whether the scheduler has nothing left to do: no sequence is live, no action is due, and nothing must still be

@@ -26,9 +26,9 @@ const UNAFFORDED_SHARE: f64 = 0.15;
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream. Prompts share what is left. But with a step budget and in the order of deadlines, once
-/// the step surely finishes a prompt, the next prompt of its tier waits if only a long part of it fits and the next
-/// step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a
+/// prompt never stalls a stream. Prompts share what is left. But with a step budget and
+/// `scheduler.prefill_order = deadline`, once the step surely finishes a prompt, the next prompt of its tier waits if
+/// only a long part of it fits and the next step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a
 /// prompt. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
@@ -172,8 +172,9 @@ impl PrefillRoom {
 
     /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another
     /// prompt of its tier, a bare step takes at most the share [`SEPARATE_PART_SHARE`] of the chunk's time, and the
-    /// next step has time for the whole prompt. A part waits only if prompts go in the order of deadlines: then a prompt that comes later overtakes only prompts that are late or have a later deadline. If
-    /// the shortest prompts went first, a prompt that waits could be overtaken again and again.
+    /// next step has time for the whole prompt. A part waits only with `scheduler.prefill_order = deadline`. A prompt
+    /// that comes later then overtakes the waiting one only if the waiting one is late or has a later deadline. If the
+    /// shortest prompts went first, a prompt that waits could be overtaken again and again.
     fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
         let left = sequence.left_to_compute();

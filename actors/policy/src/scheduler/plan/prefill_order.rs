@@ -10,8 +10,9 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Factor on the predicted work of prompts with which each must meet its TTFT target for the rank alone to count. Below
-/// it, fewer requests are in time than in the order of deadlines, because more requests come.
+/// Factor on the predicted work of prompts with which each must meet its TTFT target for the rank alone to count. With a
+/// smaller factor fewer requests are in time than in the order of deadlines, because requests that arrive later need
+/// the time too.
 const RANK_MARGIN: f64 = 3.0;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
@@ -19,10 +20,11 @@ const RANK_MARGIN: f64 = 3.0;
 type PrefillKey = (Tier, bool, bool, u64);
 
 /// Returns what counts for the order of the step's prompts: what `scheduler.prefill_order` says, or the rank alone.
-/// Where deadlines count, the rank counts instead if only one tier has requests and each of its prompts has ample time
-/// before its TTFT target although prompts of lower ranks wait: the order of deadlines would make the longest prompts
-/// wait for no one's benefit. If several tiers have requests, deadlines count always, because requests of higher tiers
-/// that are still to come may need the time. Prompts have the share `share` of the device's time.
+/// Where deadlines count, the rank counts instead if only one tier has requests, none of its prompts was denied blocks,
+/// and each has ample time before its TTFT target although prompts of better ranks go first. The order of deadlines
+/// would then make the longest prompts wait although no other prompt needs it. If several tiers have requests,
+/// deadlines count always, because requests of higher tiers that are still to come may need the time. Prompts have the
+/// share `share` of the device's time.
 pub(super) fn what_counts(
     candidates: &[Candidate<'_>],
     basis: &Basis,
@@ -38,7 +40,7 @@ pub(super) fn what_counts(
 }
 
 /// Whether each prompt would meet its TTFT target in the order of rank, even if its work and that of the prompts before
-/// it took [`RANK_MARGIN`] times as long as predicted.
+/// it took [`RANK_MARGIN`] times as long as predicted, and none was denied blocks.
 fn rank_is_in_time(
     candidates: &[Candidate<'_>],
     cost: &CostModel,
@@ -48,6 +50,10 @@ fn rank_is_in_time(
     let mut work_us = 0.0;
     let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
     prompts.map(|prompt| prompt.sequence).all(|sequence| {
+        // A prompt that was denied blocks goes first in the order of deadlines: see `prefill_key`.
+        if sequence.kv.denied {
+            return false;
+        }
         let left = sequence.left_to_compute();
         work_us += cost.prefill_us(left, sequence.planned_len() - left);
         let left_us = ttft_due(sequence).0 as f64 - begins.0 as f64;
@@ -55,8 +61,8 @@ fn rank_is_in_time(
     })
 }
 
-/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: by rank if that
-/// is all that counts by `order`.
+/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: by rank alone if
+/// `order` is `Rank`.
 pub(super) fn in_order(
     candidates: &[Candidate<'_>],
     (rules, order): (&Rules, PrefillOrder),
@@ -242,6 +248,10 @@ mod tests {
         assert_eq!(order(&s, 2.19, true), PrefillOrder::Rank);
         assert_eq!(order(&s, 2.189, true), PrefillOrder::Deadline);
         assert_eq!(order(&s, 2.19, false), PrefillOrder::Deadline);
+        let mut denied = [standard(1, 10, 1.1)];
+        denied[0].kv.denied = true;
+        let counts = what_counts(&candidates(&denied), &s.basis, (0.25, true), Timestamp(1));
+        assert_eq!(counts, PrefillOrder::Deadline, "victims may have been preempted for it");
         s.basis.rules.scheduling.prefill_order = PrefillOrder::Shortest;
         assert_eq!(order(&s, 2.19, true), PrefillOrder::Shortest);
     }

@@ -210,3 +210,15 @@ fn the_owner_sees_the_numbers_of_the_state() {
     s.copied(2, 4);
     assert_eq!((s.counters().steps, s.counters().copied_blocks), (1, 5));
 }
+
+#[test]
+fn sequences_on_hold_are_no_work() {
+    let mut s = surface();
+    assert!(!s.has_work());
+    s.enqueue(sequence(1, Tier::Standard, 5));
+    assert!(s.has_work());
+    s.set_hold(SeqId(1), Hold::Operator, true);
+    assert!(!s.has_work());
+    s.enqueue(sequence(2, Tier::Standard, 5));
+    assert!(s.has_work());
+}
