@@ -26,10 +26,10 @@ const UNAFFORDED_SHARE: f64 = 0.15;
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream. Prompts share what is left. But with a step budget and
-/// `scheduler.prefill_order = deadline`, once the step surely finishes a prompt, the next prompt of its tier waits if
-/// only a long part of it fits and the next step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any candidate may be a
-/// prompt. With `by_rank` prompts go by rank alone.
+/// prompt never stalls a stream. Prompts share what is left. But with a step budget and `scheduler.prefill_order =
+/// deadline`, once the step surely finishes a prompt, the next prompt of its tier waits if only a long part of it fits
+/// and the next step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any
+/// candidate may be a prompt. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,

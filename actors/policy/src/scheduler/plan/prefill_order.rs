@@ -10,8 +10,8 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Factor on the predicted work of prompts with which each must meet its TTFT target for the rank alone to count. With a
-/// smaller factor fewer requests are in time than in the order of deadlines, because requests that arrive later need
+/// Factor on the predicted work of prompts with which each must meet its TTFT target for the rank alone to count. With
+/// a smaller factor fewer requests are in time than in the order of deadlines, because requests that arrive later need
 /// the time too.
 const RANK_MARGIN: f64 = 3.0;
 
