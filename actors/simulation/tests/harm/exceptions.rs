@@ -27,6 +27,7 @@ const BURST: &str = "requests of a burst get their first tokens one after the ot
 
 const KNOWN: &[Known] = &[
     known(Length::Quick, ('b', "streams-32"), ("all", "tok/s", 4.0), WAVES),
+    known(Length::Quick, ('c', "gpu-calibrate"), ("background", "TTFT p90, ms", 4.0), BURST),
     known(Length::Full, ('c', "calibrate"), ("background", "TTFT p90, ms", 9.0), BURST),
     known(Length::Full, ('c', "gpu-calibrate"), ("background", "TTFT p90, ms", 4.0), BURST),
 ];
