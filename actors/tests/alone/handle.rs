@@ -141,7 +141,7 @@ fn the_last_permits_are_reserved_for_higher_tiers() {
             matches!(&end, Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })));
         assert!(turned_away, "{end:?}");
         // Of the 11 background requests left, one is in the step and ten wait. After nine more standard requests one
-        // waits, which is not turned away for a request that needs two permits.
+        // background request still waits. It is not turned away for a request that needs two permits.
         let _more = submitted(&engine, Tier::Standard, 9).await;
         let of_two = engine.submit_as(request(Tier::Standard, 8), 2, None, None).await;
         assert!(matches!(of_two, Err(Refusal::ServerFull { .. })));

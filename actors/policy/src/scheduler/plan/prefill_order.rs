@@ -39,8 +39,8 @@ pub(super) fn what_counts(
     }
 }
 
-/// Whether each prompt would meet its TTFT target in the order of rank, even if its work and that of the prompts before
-/// it took [`RANK_MARGIN`] times as long as predicted, and none was denied blocks.
+/// Whether no prompt was denied blocks and each would meet its TTFT target in the order of rank, even if the work of the
+/// prompt and of the prompts before it took [`RANK_MARGIN`] times as long as predicted.
 fn rank_is_in_time(
     candidates: &[Candidate<'_>],
     cost: &CostModel,

@@ -95,9 +95,9 @@ impl Queue {
     }
 
     /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier from
-    /// the predicted service to the service that it had. In the queues of device time that is `used_us`; in the token
-    /// queue it is the prompt tokens that had valid KV (computed, or found in the prefix cache), and the output tokens.
-    /// If the output is `complete`, its length goes into the predicted lengths.
+    /// the predicted service to the service that the sequence had: `used_us` in the queues of device time, and in the
+    /// token queue the number of its output tokens and of its prompt tokens that had valid KV (computed, or found in
+    /// the prefix cache). If the output is `complete`, its length goes into the predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.weighted_tenant();
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());
