@@ -191,8 +191,8 @@ pub struct Consider(pub Request);
 pub struct Displace {
     /// Tier of the request.
     pub tier: Tier,
-    /// Number of choices of the request that need a permit yet. If fewer sequences of lower tiers wait, those on hold
-    /// included, none is turned away.
+    /// Number of choices of the request that need a permit yet. No sequence is turned away if lower tiers have fewer
+    /// waiting sequences (sequences on hold count too).
     pub choices: u32,
 }
 

@@ -255,9 +255,9 @@ settings! {
         /// Watermark: share of the KV blocks that must stay free after a request starts or resumes, percent. Running
         /// requests may use these blocks to grow.
         watermark_percent: f64, in 0.0..=50.0;
-        /// Watermark for background requests while requests of higher tiers come: share of the KV blocks that must stay
-        /// free after a background request starts or resumes, percent. Effective if larger than
-        /// scheduler.watermark_percent.
+        /// Background's watermark: share of the KV blocks that must stay free after a background request starts or
+        /// resumes, percent. Effective if a request of a higher tier came in the last minute and the share is larger
+        /// than scheduler.watermark_percent.
         background_watermark_percent: f64, in 0.0..=50.0;
         /// Waiting time after which a request gains a tier, and again after each further such time, s; 0: never.
         ageing_s: f64, in 0.0..=86_400.0;

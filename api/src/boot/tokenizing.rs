@@ -43,9 +43,9 @@ pub(crate) enum NotTokenized {
 }
 
 impl Tokenizing {
-    /// Makes a tokenizing queue for at most `most` requests of tiers below premium, of which at most half, rounded up,
-    /// may be background requests. Premium requests have an eighth as many places of their own, rounded up, and any
-    /// place that is free.
+    /// Makes a tokenizing queue. It has `most` places for requests of tiers below premium, and background requests may
+    /// take at most half of these places (rounded up). `most / 8` further places (rounded up) are for premium requests
+    /// only, which may take any other free place too.
     pub(crate) fn new(most: usize) -> Tokenizing {
         let line = |turns, places| Line {
             turns: Arc::new(Semaphore::new(turns)),

@@ -21,8 +21,8 @@ use tiercel_actors::recording::Origin;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_model::tokenizer::StopMatcher;
 
-/// Maximum number of log-probabilities in an answer that is not streamed, over all its choices. In JSON each takes about
-/// 100 bytes.
+/// Maximum number of log-probabilities in an answer that is not streamed, over all choices of the answer. A
+/// log-probability takes about 100 bytes of JSON.
 const MAX_LISTED: usize = 1 << 20;
 
 /// A checked generation request, ready to be submitted to the engine.

@@ -70,8 +70,8 @@ impl State {
     }
 
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
-    /// rank, so that a request of `tier` can have its permit. Returns `None` if fewer sequences of these tiers wait, those
-    /// on hold included, than `choices`, the number of permits that the request needs.
+    /// rank, so that a request of `tier` can have its permit. `choices` is the number of permits that the request needs;
+    /// returns `None` if these tiers have fewer waiting sequences (sequences on hold count too).
     pub(crate) fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> Option<Effect> {
         // Search only if there are such sequences: on a full server any refused request may ask.
         let (_, never_open) = self.queue.table.waiting_count();

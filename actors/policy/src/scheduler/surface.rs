@@ -120,9 +120,9 @@ impl Scheduler {
     }
 
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
-    /// rank, so that a request of `tier` can have its permit; returns whether one was ended. Ends none if
-    /// fewer sequences of these tiers wait, those on hold included, than `choices`, which is how many permits the request
-    /// needs.
+    /// rank, so that a request of `tier` can have its permit; returns whether one was ended. `choices` is the number of
+    /// permits that the request needs; no sequence is ended if these tiers have fewer waiting sequences (sequences on
+    /// hold count too).
     pub fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> bool {
         let ended = self.state.displace(tier, choices, now);
         let found = ended.is_some();

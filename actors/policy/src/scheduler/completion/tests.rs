@@ -88,7 +88,7 @@ fn the_usage_of_tiers_is_measured_for_shedding_by_shares_alone() {
 
 #[test]
 fn a_committed_preemption_is_a_swap_if_any_block_is_on_the_host() {
-    // The block that was on the host before the preemption did not have to be copied.
+    // In the last case a copy of the block was on the host before the preemption, so nothing was copied.
     for (copied, on_host, swaps) in [(0, 0, 0), (1, 1, 1), (2, 2, 1), (0, 1, 1)] {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 10));

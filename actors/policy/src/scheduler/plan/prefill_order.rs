@@ -23,8 +23,8 @@ type PrefillKey = (Tier, bool, bool, u64);
 /// Where deadlines count, the rank counts instead if only one tier has requests, none of its prompts was denied blocks,
 /// and each has ample time before its TTFT target although prompts of better ranks go first. The order of deadlines
 /// would then make the longest prompts wait although no other prompt needs it. If several tiers have requests,
-/// deadlines count always, because requests of higher tiers that are still to come may need the time. Prompts have the
-/// share `share` of the device's time.
+/// deadlines count always, because later requests of higher tiers may need the time. `share` is the share of the
+/// device's time that prompts get.
 pub(super) fn what_counts(
     candidates: &[Candidate<'_>],
     basis: &Basis,

@@ -162,8 +162,8 @@ mod tests {
             s.memory.free_blocks = free_blocks;
             surely_fit(&candidates(&sequences), &view(s))
         };
-        // The candidates need 2 and 3 blocks; 3 % of the blocks, the watermark, must stay free, and the 10 that are
-        // reserved for premium.
+        // The candidates need 2 and 3 blocks. Beside these, 3 blocks must stay free for the watermark of 3 %, and 10
+        // blocks for premium's reservation.
         assert!(fit(&mut s, 18) && !fit(&mut s, 17));
         // While requests of higher tiers come, the watermark of background is 5 %.
         s.queue.arrivals.set(Tier::Standard, Some(NOW));

@@ -94,10 +94,11 @@ impl Queue {
         first
     }
 
-    /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier from
-    /// the predicted service to the service that the sequence had: `used_us` in the queues of device time, and in the
-    /// token queue the number of its output tokens and of its prompt tokens that had valid KV (computed, or found in
-    /// the prefix cache). If the output is `complete`, its length goes into the predicted lengths.
+    /// Removes a sequence that has ended from the fair queues, and replaces the predicted service in the charges of its
+    /// tenant and its tier by the actual service. In the queues of device time the actual service is `used_us`. In the
+    /// token queue the actual service is the number of output tokens, plus the number of prompt tokens that had valid KV
+    /// (computed, or found in the prefix cache). If the output is `complete`, its length goes into the predicted
+    /// lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.weighted_tenant();
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());
