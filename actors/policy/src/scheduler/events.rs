@@ -182,6 +182,9 @@ impl State {
         if sequence.first_token_at.is_none() && outcome.is_none() {
             self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
         }
+        if complete && sequence.tier == Tier::Premium {
+            self.learn_from_premium(&sequence);
+        }
         self.queue.ended(&sequence, self.used_us(&sequence), complete);
         if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
             self.batch_closed = self.queue.table.iter().any(Sequence::was_open);
@@ -202,6 +205,15 @@ impl State {
             first_token_at: sequence.first_token_at,
             last_token_at: sequence.last_token_at,
         })
+    }
+
+    /// Counts a completed premium request for the slack reserve: in target or not. Premium requests that ran while only
+    /// premium had requests do not count, because there is no reserve then.
+    fn learn_from_premium(&mut self, sequence: &Sequence) {
+        let last = sequence.last_token_at.filter(|at| !self.queue.traffic(*at).one_tier);
+        if let Some(in_target) = last.and_then(|_| sequence.in_target()) {
+            self.reserve.completed(in_target);
+        }
     }
 
     /// Returns the estimated device time that a sequence has used so far, us: the time of one prefill of its prompt

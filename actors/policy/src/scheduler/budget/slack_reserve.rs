@@ -5,9 +5,13 @@
 //! stream with slack can afford the prompt. The slack that is enough is measured: the lag of a hypothetical premium
 //! stream that is always running, if steps held only premium work, behaves as a queue (Lindley's recursion): each step
 //! adds its premium work and takes off the TPOT target. The reserve is a quantile of the lag of this stream in about
-//! the last ten minutes of steps while several tiers have requests. The operator chooses the quantile with
-//! `slo.premium.assurance`: at 0.9 the lag is above the reserve in a tenth of the step time. At 0.9999 it is above the
-//! reserve in less than 60 ms of these ten minutes, and lower tiers pay for lags that are rare.
+//! the last ten minutes of steps while several tiers have requests.
+//!
+//! Lower tiers pay for the reserve, so it is no larger than premium's missed targets ask for. `slo.premium.assurance`
+//! is the share of premium requests that shall be in target, for example 0.999 (three nines). While more requests miss
+//! their targets, the reserve covers the lag in 99.9 % of the step time. Each time that 1,000 premium requests (one
+//! divided by the share that may miss) are in target without a miss, the reserve covers a nine less: 99 %, 90 %, and
+//! then no lag. Each miss adds a nine again.
 
 use tiercel_device::Timestamp;
 
@@ -26,8 +30,11 @@ const BUCKETS: usize = 143;
 /// count less and less.
 const HISTOGRAM_MAX_US: f64 = 600e6;
 /// Largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed pace, for each
-/// nine of the assurance (0.9 has one, 0.999 has three).
+/// nine of the share of the step time in which the reserve covers the lag (0.9 has one, 0.999 has three).
 const SAVED_PER_NINE: f64 = 0.05;
+/// Largest number of excess misses, as a multiple of the nines of the assurance. Excess misses above the nines add
+/// nothing to the reserve, but they keep it at its full size for longer: at an overload, misses come in clusters.
+const EXCESS_PER_NINE: f64 = 2.0;
 /// Number of steps between two computations of the slack reserve, which is a quantile of the time by which a premium
 /// stream would be behind its TPOT target.
 const STEPS_PER_UPDATE: u32 = 64;
@@ -36,9 +43,11 @@ const STEPS_PER_UPDATE: u32 = 64;
 /// lags: times by which premium streams would be behind their TPOT target if steps held only premium work.
 #[derive(Debug, Clone)]
 pub(crate) struct SlackReserve {
-    /// Assurance: share of the steps, weighted by their durations, in which the slack reserve shall cover the lag of a
-    /// premium stream (the time by which it is behind its TPOT target), 0 to 1.
+    /// Assurance: share of premium requests that shall be in target, 0 to 1.
     assurance: f64,
+    /// Excess misses: number of premium requests that missed a target, less the number that the assurance allows among
+    /// as many requests; at least 0. The reserve covers one nine of the step time for each excess miss.
+    excess_misses: f64,
     /// Lag of a hypothetical premium stream that is in every step, if steps held only premium work, us.
     lag_us: f64,
     /// Histogram of the lag: total duration of the steps that ended with a lag in each bucket, us.
@@ -54,10 +63,12 @@ pub(crate) struct SlackReserve {
 }
 
 impl SlackReserve {
-    /// Creates a slack reserve that is 0 us until lags are measured.
+    /// Creates a slack reserve that is 0 us until lags are measured. It covers the lag in as large a share of the step
+    /// time as the assurance allows, until premium requests show that they need less.
     pub(crate) fn new(assurance: f64) -> SlackReserve {
         SlackReserve {
             assurance,
+            excess_misses: nines(assurance),
             lag_us: 0.0,
             buckets: [0.0; BUCKETS],
             seen_us: 0.0,
@@ -67,12 +78,26 @@ impl SlackReserve {
         }
     }
 
-    /// Changes the assurance: the reserve follows from the lags that were measured so far.
+    /// Changes the assurance. The reserve follows from the lags that were measured so far, and begins at its full size
+    /// again.
     pub(crate) fn set_assurance(&mut self, assurance: f64) {
         if assurance != self.assurance {
             self.assurance = assurance;
+            self.excess_misses = nines(assurance);
             self.update_reserve();
         }
+    }
+
+    /// Counts a premium request that was completed while several tiers had requests, in target or not.
+    pub(crate) fn completed(&mut self, in_target: bool) {
+        let change = if in_target { self.assurance - 1.0 } else { 1.0 };
+        let most = EXCESS_PER_NINE * nines(self.assurance);
+        self.excess_misses = (self.excess_misses + change).clamp(0.0, most);
+    }
+
+    /// Returns the number of nines of the share of the step time in which the reserve covers the lag (0.9 has one).
+    fn covered_nines(&self) -> f64 {
+        self.excess_misses.min(nines(self.assurance))
     }
 
     /// Creates a slack reserve of `reserve_us` for tests, without measured lags.
@@ -87,9 +112,9 @@ impl SlackReserve {
     }
 
     /// Returns the largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed
-    /// pace. A higher assurance builds up the reserve sooner.
+    /// pace. A reserve that covers the lag in a larger share of the step time is built up sooner.
     pub(crate) fn saving_max(&self) -> f64 {
-        SAVED_PER_NINE * -(1.0 - self.assurance).log10()
+        SAVED_PER_NINE * self.covered_nines()
     }
 
     /// Adds a step of `step_us` that ended at `now` to the measurement of the lag. With premium work alone the step
@@ -125,7 +150,7 @@ impl SlackReserve {
         let kept = (HISTOGRAM_MAX_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
         self.seen_us *= kept;
-        let most_us = self.seen_us * (1.0 - self.assurance);
+        let most_us = self.seen_us * 0.1_f64.powf(self.covered_nines());
         let mut above_us = 0.0;
         let at = self.buckets.iter().rposition(|us| {
             above_us += us;
@@ -133,6 +158,11 @@ impl SlackReserve {
         });
         self.reserve_us = upper_us(at.unwrap_or(0));
     }
+}
+
+/// Returns the number of nines of a share: 1 for 0.9, 3 for 0.999.
+fn nines(share: f64) -> f64 {
+    -(1.0 - share).log10()
 }
 
 fn bucket_of(lag_us: f64) -> usize {
@@ -182,11 +212,42 @@ mod tests {
     }
 
     #[test]
-    fn each_nine_of_assurance_lets_a_stream_save_five_percent_of_a_step() {
+    fn each_covered_nine_lets_a_stream_save_five_percent_of_a_step() {
         for (assurance, share) in [(0.9, 0.05), (0.99, 0.10), (0.999, 0.15), (0.9999, 0.20)] {
             let saved = SlackReserve::new(assurance).saving_max();
             assert!((saved - share).abs() < 1e-9, "{assurance}: {saved}");
         }
+    }
+
+    #[test]
+    fn the_reserve_is_as_large_as_missed_targets_ask_for() {
+        // One of 100 steps ends with a lag of 150 ms, four more with less: 150 ms are the quantile 0.999.
+        let mut reserve = after(0.999, 100, 180_000.0, 10_000);
+        let mut us_after = |requests: usize, in_target| {
+            (0..requests).for_each(|_| reserve.completed(in_target));
+            reserve.update_reserve();
+            reserve.us()
+        };
+        let full_us = us_after(0, true);
+        // 1,000 requests in target take off a nine: 99 % of the step time have lags of at most 120 ms, 90 % have none.
+        let one_less_us = us_after(1_001, true);
+        assert!((110e3..130e3).contains(&one_less_us) && full_us > 145e3, "{one_less_us} {full_us}");
+        assert_eq!(us_after(1_000, true), 0.0);
+        assert_eq!(us_after(5_000, true), 0.0);
+        assert_eq!(us_after(3, false), full_us, "each miss adds a nine");
+        // Three more misses keep the reserve at its full size during the next 3,000 requests, and not more than these.
+        us_after(30, false);
+        assert_eq!(us_after(2_999, true), full_us);
+        assert!(us_after(1_001, true) < 130e3);
+    }
+
+    #[test]
+    fn a_changed_assurance_begins_with_the_full_reserve() {
+        let mut reserve = after(0.99, 100, 180_000.0, 10_000);
+        (0..1_000).for_each(|_| reserve.completed(true));
+        assert_eq!(reserve.saving_max(), 0.0);
+        reserve.set_assurance(0.999);
+        assert!(reserve.us() > 145e3 && reserve.saving_max() > 0.149, "{reserve:?}");
     }
 
     #[test]

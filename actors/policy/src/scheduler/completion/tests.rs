@@ -5,7 +5,7 @@ use crate::accounting::StepShares;
 use crate::scheduler::NewSequence;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{BLOCK, all_sample, scheduler, sequence, step, submit, ticket};
-use tiercel_config::SheddingForm;
+use tiercel_config::{SheddingForm, SloTargets};
 use tiercel_device::StepTiming;
 
 #[test]
@@ -38,6 +38,28 @@ fn a_predicted_step_is_compared_with_its_time_of_computing_and_sampling() {
     s.step_done(done, Timestamp(700));
     // The step was predicted to take 100 us and 10 us for each of four tokens; 140 / 160 - 1 = -0.125.
     assert!((s.cost_error().step - 0.125).abs() < 1e-9, "{:?}", s.cost_error());
+}
+
+#[test]
+fn premium_requests_in_target_beside_lower_tiers_make_the_reserve_smaller() {
+    let saving_after = |tier, ttft_ms, lower_came: Option<Timestamp>| {
+        let mut s = scheduler(|_| ());
+        s.reserve = SlackReserve::new(0.9);
+        s.queue.arrivals.set(Tier::Background, lower_came);
+        for id in 1..=10 {
+            let targets = SloTargets { ttft_ms: Some(ttft_ms), ..SloTargets::default() };
+            let request = NewSequence { max_tokens: 1, targets, ..sequence(id, tier, 4) };
+            s.enqueue(NewSequence { may_tighten: Some(true), ..request });
+            step(&mut s);
+        }
+        s.reserve.saving_max()
+    };
+    let (full, none) = (0.05, 0.0);
+    let assert_saving = |saving: f64, expected: f64| assert!((saving - expected).abs() < 1e-9);
+    assert_saving(saving_after(Tier::Premium, 500.0, Some(Timestamp(0))), none);
+    assert_saving(saving_after(Tier::Premium, 0.0, Some(Timestamp(0))), full);
+    assert_saving(saving_after(Tier::Premium, 500.0, None), full);
+    assert_saving(saving_after(Tier::Standard, 500.0, Some(Timestamp(0))), full);
 }
 
 #[test]

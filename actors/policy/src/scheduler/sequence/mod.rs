@@ -15,6 +15,7 @@ use crate::scheduler::sequence::kv::Kv;
 use crate::scheduler::sequence::service::Service;
 use crate::scheduler::sequence::text::Text;
 use std::sync::Arc;
+use tiercel_config::SloTargets;
 use tiercel_device::{SeqId, SeqStart, StepId, Ticket, Tier, Timestamp, TokenId};
 
 pub use crate::scheduler::sequence::new::{Hold, NewSequence, Phase};
@@ -227,6 +228,23 @@ impl Sequence {
         self.text.push(token, block_size);
         self.first_token_at.get_or_insert(now);
         self.last_token_at = Some(now);
+    }
+
+    /// Returns whether the tokens so far met all latency targets of the sequence. `None` if it has no targets, or no
+    /// token yet.
+    pub(crate) fn in_target(&self) -> Option<bool> {
+        let (first, last) = (self.first_token_at?, self.last_token_at?);
+        let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = self.service.targets;
+        let later_tokens = f64::from(self.output_len().max(2) - 1);
+        let met = |target_ms: Option<f64>, us: f64| target_ms.map(|ms| us <= ms * 1000.0);
+        [
+            met(ttft_ms, first.since_us(self.arrival) as f64),
+            met(tpot_ms, last.since_us(first) as f64 / later_tokens),
+            met(e2e_ms, last.since_us(self.arrival) as f64),
+        ]
+        .into_iter()
+        .flatten()
+        .reduce(|all, one| all && one)
     }
 
     /// Returns the progress report for the block store after a step: the number of tokens with valid KV, and the names

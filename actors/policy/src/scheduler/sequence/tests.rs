@@ -35,6 +35,25 @@ fn output_is_counted_from_the_prompt_and_from_the_last_start() {
 }
 
 #[test]
+fn a_sequence_is_in_target_if_it_met_each_of_its_targets() {
+    let judged = |ttft_ms, tpot_ms, e2e_ms| {
+        let mut sequence = Sequence::new(sequence(1, Tier::Premium, 5), BLOCK);
+        sequence.service.targets = SloTargets { ttft_ms, tpot_ms, e2e_ms, ..Default::default() };
+        assert_eq!(sequence.in_target(), None, "it has no token yet");
+        // The first token comes after 4 ms, and two more 3 ms apart.
+        for ms in [4, 7, 10] {
+            sequence.push(1, sequence.arrival + ms * 1_000, BLOCK);
+        }
+        sequence.in_target()
+    };
+    assert_eq!(judged(None, None, None), None);
+    assert_eq!(judged(Some(4.0), Some(3.0), Some(10.0)), Some(true));
+    assert_eq!(judged(Some(3.9), Some(3.0), Some(10.0)), Some(false));
+    assert_eq!(judged(Some(4.0), Some(2.9), None), Some(false));
+    assert_eq!(judged(None, None, Some(9.9)), Some(false));
+}
+
+#[test]
 fn full_blocks_are_named_looked_up_and_registered_once() {
     // Nine tokens: two full blocks of four, and one token.
     let mut sequence = Sequence::new(sequence(1, Tier::Standard, 9), BLOCK);
