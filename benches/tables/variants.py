@@ -73,6 +73,7 @@ CONSTANTS = [
     ("scheduler/budget/slack_reserve", "LAG_US_MAX", "us", (0.25e6, 0.5e6)),
     ("scheduler/budget/slack_reserve", "HISTOGRAM_MAX_US", "us of steps", None),
     ("scheduler/budget/slack_reserve", "STEPS_PER_UPDATE", "steps", None),
+    ("scheduler/budget/slack_reserve", "EXCESS_PER_NINE", "excess misses for each nine", None),
     ("scheduler/plan/prefill", "UNAFFORDED_MAX", "tokens", None),
     ("scheduler/plan/prefill", "UNAFFORDED_SHARE", "share of the streams' time", None),
     ("scheduler/plan/pausing", "PAUSED_US_MAX", "us", None),

@@ -6,8 +6,7 @@ use crate::kind::{Kind, OfKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Default of [`TierSlo::assurance`]: the share of the steps in which the reserve of premium streams covers the time
-/// that premium prompts take from these streams.
+/// Default of [`TierSlo::assurance`]: the share of premium requests that shall be in target beside lower tiers.
 const ASSURANCE: f64 = 0.999;
 
 /// The value of a latency-target setting.
@@ -97,8 +96,9 @@ settings! {
         /// token.
         ttft_ms_per_token_fewer: f64 = 0.0, in 0.0..=1_000.0;
         // Only the premium tier has this setting; `None` stands for the default.
-        /// Share of the steps in which the reserve of premium streams covers the time that premium prompts take from
-        /// these streams. More costs lower tiers time (docs/simulation.md, "The dial").
+        /// Share of premium requests that shall be in target while lower tiers have requests. If fewer are, premium
+        /// streams keep a reserve of slack against premium prompts, in at most this share of the steps. More costs
+        /// lower tiers time (docs/simulation.md, "The dial").
         assurance: Option<f64> = None, in 0.9..=0.9999;
     }
 }
@@ -150,8 +150,7 @@ impl TierSlo {
 }
 
 impl SloSettings {
-    /// Returns the share of the steps in which the reserve of premium streams covers the time that premium prompts take
-    /// from these streams, 0.9 to 0.9999.
+    /// Returns the share of premium requests that shall be in target while lower tiers have requests, 0.9 to 0.9999.
     pub fn assurance(&self) -> f64 {
         self.premium.assurance.unwrap_or(ASSURANCE)
     }
