@@ -231,7 +231,10 @@ mod tests {
         let full_us = us_after(0, true);
         // 1,000 requests in target take off a nine: 99 % of the step time have lags of at most 120 ms, 90 % have none.
         let one_less_us = us_after(1_001, true);
-        assert!((110e3..130e3).contains(&one_less_us) && full_us > 145e3, "{one_less_us} {full_us}");
+        assert!(
+            (110e3..130e3).contains(&one_less_us) && full_us > 145e3,
+            "{one_less_us} {full_us}"
+        );
         assert_eq!(us_after(1_000, true), 0.0);
         assert_eq!(us_after(5_000, true), 0.0);
         assert_eq!(us_after(3, false), full_us, "each miss adds a nine");
