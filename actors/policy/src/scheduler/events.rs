@@ -5,7 +5,7 @@ use crate::blocks::Salt;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, RequestFault};
 use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
 use crate::scheduler::state::State;
-use tiercel_config::Batching;
+use tiercel_config::{Batching, SloTargets};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 impl State {
@@ -99,6 +99,7 @@ impl State {
                 Hold::Operator => sequence.held_by_operator = held,
                 Hold::Stream => sequence.held_by_stream = held,
             }
+            sequence.disturbed |= held;
             (sequence.party(), before, (sequence.in_line(), sequence.held()))
         });
         let Some(((tier, account), (before, was_held), (after, is_held))) = changed else {
@@ -127,6 +128,7 @@ impl State {
             self.queue.drain[tier.index()].moved_in();
         }
         let moves = sequence.tier != tier;
+        sequence.disturbed |= moves;
         if moves && !sequence.held() {
             self.ledger.rests(sequence.tier, sequence.service.account);
             self.ledger.works(tier, sequence.service.account);
@@ -207,11 +209,14 @@ impl State {
         })
     }
 
-    /// Counts a completed premium request for the slack reserve: in target or not. Premium requests that ran while only
-    /// premium had requests do not count, because there is no reserve then.
+    /// Counts a completed premium sequence for the slack reserve: in target or not. A sequence with targets of its own
+    /// does not count, because any client may state loose ones, nor does a disturbed one. A sequence whose last token
+    /// came while one tier alone had requests does not count either, because no reserve is kept then.
     fn learn_from_premium(&mut self, sequence: &Sequence) {
-        let last = sequence.last_token_at.filter(|at| !self.queue.traffic(*at).one_tier);
-        if let Some(in_target) = last.and_then(|_| sequence.in_target()) {
+        let of_tier = sequence.service.asked == SloTargets::default();
+        let last = sequence.last_token_at.filter(|_| of_tier && !sequence.disturbed);
+        let beside_others = last.is_some_and(|at| !self.queue.traffic(at).one_tier);
+        if let Some(in_target) = sequence.in_target().filter(|_| beside_others) {
             self.reserve.completed(in_target);
         }
     }

@@ -8,10 +8,10 @@
 //! the last ten minutes of steps while several tiers have requests.
 //!
 //! Lower tiers pay for the reserve, so it is no larger than premium's missed targets ask for. `slo.premium.assurance`
-//! is the share of premium requests that shall be in target, for example 0.999 (three nines). While more requests miss
-//! their targets, the reserve covers the lag in 99.9 % of the step time. Each time that 1,000 premium requests (one
-//! divided by the share that may miss) are in target without a miss, the reserve covers a nine less: 99 %, 90 %, and
-//! then no lag. Each miss adds a nine again.
+//! is the share of premium requests that shall be in target, for example 0.999 (three nines). The reserve begins at its
+//! full size, at which it covers the lag in 99.9 % of the step time. While 1,000 premium requests (one divided by the
+//! share that may miss) are in target without a miss, the covered share falls by a nine: to 99 %, then to 90 %, and then
+//! to none. Each miss adds a nine, up to the full size. Any missed target counts, whatever its cause.
 
 use tiercel_device::Timestamp;
 
@@ -45,8 +45,9 @@ const STEPS_PER_UPDATE: u32 = 64;
 pub(crate) struct SlackReserve {
     /// Assurance: share of premium requests that shall be in target, 0 to 1.
     assurance: f64,
-    /// Excess misses: number of premium requests that missed a target, less the number that the assurance allows among
-    /// as many requests; at least 0. The reserve covers one nine of the step time for each excess miss.
+    /// Excess misses: number that rises by 1 with each premium request that missed a target, and falls by 1 less the
+    /// assurance with each that is in target. At least 0. The reserve covers one nine of the step time for each excess
+    /// miss, up to the nines of the assurance.
     excess_misses: f64,
     /// Lag of a hypothetical premium stream that is in every step, if steps held only premium work, us.
     lag_us: f64,
@@ -78,8 +79,8 @@ impl SlackReserve {
         }
     }
 
-    /// Changes the assurance. The reserve follows from the lags that were measured so far, and begins at its full size
-    /// again.
+    /// Changes the assurance. The reserve follows from the lags that were measured so far, and begins again at the full
+    /// size of the new assurance, also if that is lower.
     pub(crate) fn set_assurance(&mut self, assurance: f64) {
         if assurance != self.assurance {
             self.assurance = assurance;
@@ -88,7 +89,7 @@ impl SlackReserve {
         }
     }
 
-    /// Counts a premium request that was completed while several tiers had requests, in target or not.
+    /// Counts a premium sequence that was completed while several tiers had requests, in target or not.
     pub(crate) fn completed(&mut self, in_target: bool) {
         let change = if in_target { self.assurance - 1.0 } else { 1.0 };
         let most = EXCESS_PER_NINE * nines(self.assurance);
@@ -150,6 +151,12 @@ impl SlackReserve {
         let kept = (HISTOGRAM_MAX_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
         self.seen_us *= kept;
+        // No nine stands for no reserve. Without this, rounding could leave a small one, because the sum of the buckets
+        // is taken in another order.
+        if self.covered_nines() == 0.0 {
+            self.reserve_us = 0.0;
+            return;
+        }
         let most_us = self.seen_us * 0.1_f64.powf(self.covered_nines());
         let mut above_us = 0.0;
         let at = self.buckets.iter().rposition(|us| {
@@ -200,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_covers_the_lag_in_as_many_steps_as_are_assured() {
+    fn the_full_reserve_covers_the_lag_in_the_assured_share_of_the_step_time() {
         // A premium prompt of 180 ms in every hundredth step leaves lags of 150, 120, 90, 60 and 30 ms: 5 of 100 steps
         // end with a lag, so the quantiles of the lag are known exactly.
         for (assurance, least_us, most_us) in
@@ -238,7 +245,7 @@ mod tests {
         assert_eq!(us_after(1_000, true), 0.0);
         assert_eq!(us_after(5_000, true), 0.0);
         assert_eq!(us_after(3, false), full_us, "each miss adds a nine");
-        // Three more misses keep the reserve at its full size during the next 3,000 requests, and not more than these.
+        // Of 30 more misses only three count, which keep the reserve at its full size for 3,000 requests.
         us_after(30, false);
         assert_eq!(us_after(2_999, true), full_us);
         assert!(us_after(1_001, true) < 130e3);
@@ -302,7 +309,7 @@ mod tests {
     #[test]
     fn the_reserve_stays_the_same_however_long_the_same_steps_go_on() {
         // A lag of 30 ms in one of 20 steps: the reserve covers it, because 95 % of the steps are fewer than the 95.5 %
-        // that are assured. Ten minutes are 20,000 steps.
+        // that it covers. Ten minutes are 20,000 steps.
         let reserves_us = [1_280, 19_200, 25_600, 320_000].map(|steps| {
             let reserve = after(0.955, 20, 60_000.0, steps);
             let sum_us: f64 = reserve.buckets.iter().sum();
@@ -315,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reserve_is_kept_if_exactly_the_assured_share_of_steps_has_no_lag() {
+    fn no_reserve_is_kept_if_exactly_the_covered_share_of_steps_has_no_lag() {
         // Every fourth step ends with a lag of 10 ms, and the next three with none.
         assert_eq!(after(0.75, 4, 40_000.0, 64).us(), 0.0);
         assert!((10e3..11e3).contains(&after(0.76, 4, 40_000.0, 64).us()));

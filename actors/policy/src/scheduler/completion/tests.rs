@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::accounting::StepShares;
-use crate::scheduler::NewSequence;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{BLOCK, all_sample, scheduler, sequence, step, submit, ticket};
+use crate::scheduler::{Hold, NewSequence};
 use tiercel_config::{SheddingForm, SloTargets};
 use tiercel_device::StepTiming;
 
@@ -42,24 +42,38 @@ fn a_predicted_step_is_compared_with_its_time_of_computing_and_sampling() {
 
 #[test]
 fn premium_requests_in_target_beside_lower_tiers_make_the_reserve_smaller() {
-    let saving_after = |tier, ttft_ms, lower_came: Option<Timestamp>| {
+    let saving_after = |tier, ttft_ms, lower_came, change: fn(&mut State, NewSequence)| {
         let mut s = scheduler(|_| ());
         s.reserve = SlackReserve::new(0.9);
         s.queue.arrivals.set(Tier::Background, lower_came);
+        s.basis.targets.premium = SloTargets { ttft_ms: Some(ttft_ms), ..SloTargets::default() };
         for id in 1..=10 {
-            let targets = SloTargets { ttft_ms: Some(ttft_ms), ..SloTargets::default() };
-            let request = NewSequence { max_tokens: 1, targets, ..sequence(id, tier, 4) };
-            s.enqueue(NewSequence { may_tighten: Some(true), ..request });
+            let request = NewSequence { max_tokens: 1, ..sequence(id, tier, 4) };
+            change(&mut s, request);
             step(&mut s);
         }
         s.reserve.saving_max()
     };
+    let plain = |s: &mut State, request| s.enqueue(request);
+    let held = |s: &mut State, request: NewSequence| {
+        let seq = request.seq;
+        s.enqueue(request);
+        s.set_hold(seq, Hold::Stream, true);
+        s.set_hold(seq, Hold::Stream, false);
+    };
+    let own_target = |s: &mut State, request| {
+        let targets = SloTargets { ttft_ms: Some(9e9), ..SloTargets::default() };
+        s.enqueue(NewSequence { targets, ..request });
+    };
     let (full, none) = (0.05, 0.0);
     let assert_saving = |saving: f64, expected: f64| assert!((saving - expected).abs() < 1e-9);
-    assert_saving(saving_after(Tier::Premium, 500.0, Some(Timestamp(0))), none);
-    assert_saving(saving_after(Tier::Premium, 0.0, Some(Timestamp(0))), full);
-    assert_saving(saving_after(Tier::Premium, 500.0, None), full);
-    assert_saving(saving_after(Tier::Standard, 500.0, Some(Timestamp(0))), full);
+    let came = Some(Timestamp(0));
+    assert_saving(saving_after(Tier::Premium, 500.0, came, plain), none);
+    assert_saving(saving_after(Tier::Premium, 0.0, came, plain), full);
+    assert_saving(saving_after(Tier::Premium, 500.0, None, plain), full);
+    assert_saving(saving_after(Tier::Standard, 500.0, came, plain), full);
+    assert_saving(saving_after(Tier::Premium, 500.0, came, held), full);
+    assert_saving(saving_after(Tier::Premium, 500.0, came, own_target), full);
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub(crate) struct Sequence {
     pub(crate) held_by_operator: bool,
     /// Whether the sequence is on hold because its client reads too slowly.
     pub(crate) held_by_stream: bool,
+    /// Whether the sequence has been on hold, or has moved to another tier: its latencies then say nothing about the
+    /// schedule.
+    pub(crate) disturbed: bool,
     pub(crate) preemptions: u32,
     pub(crate) first_token_at: Option<Timestamp>,
     /// Step that sampled the first output token.
@@ -95,6 +98,7 @@ impl Sequence {
             },
             held_by_operator: false,
             held_by_stream: false,
+            disturbed: false,
             preemptions: 0,
             first_token_at: None,
             first_token_step: None,
