@@ -6,7 +6,8 @@ use crate::kind::{Kind, OfKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Default of [`TierSlo::assurance`]: the share of premium requests that shall be in target beside lower tiers.
+/// Default of [`TierSlo::assurance`]: the share of premium requests that shall be in target while lower tiers have
+/// requests.
 const ASSURANCE: f64 = 0.999;
 
 /// The value of a latency-target setting.
@@ -96,9 +97,9 @@ settings! {
         /// token.
         ttft_ms_per_token_fewer: f64 = 0.0, in 0.0..=1_000.0;
         // Only the premium tier has this setting; `None` stands for the default.
-        /// Share of premium requests that shall be in target while lower tiers have requests. If fewer are, premium
-        /// streams keep a reserve of slack against premium prompts, in at most this share of the steps. More costs
-        /// lower tiers time (docs/simulation.md, "The dial").
+        /// Share of premium requests that shall be in target while lower tiers have requests. At the start, and while
+        /// fewer are, premium streams keep a reserve of slack: it covers the lag that premium prompts cause in at most
+        /// this share of the step time. More costs lower tiers time (docs/simulation.md, "The dial").
         assurance: Option<f64> = None, in 0.9..=0.9999;
     }
 }
