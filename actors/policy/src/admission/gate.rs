@@ -176,8 +176,8 @@ impl Gate {
         self.credits.make(tier, tenant, now + retry_after_ms * 1000, now);
     }
 
-    /// Uses up a retry credit of the tenant whose time has come, if there is one, because a client says that it comes
-    /// back.
+    /// Uses up one of the tenant's retry credits whose retry time has come, if the tenant has one, because a client says
+    /// that it comes back.
     pub fn came_back(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
         self.credits.redeem(tier, tenant, now);
     }

@@ -31,8 +31,8 @@ const BURST: &str = "requests of a burst get their first tokens one after the ot
 const OVERLOAD: &str =
     "40 % of premium and 25 % of standard in target (fcfs 1 %), and background waits longer";
 
-/// Reason why a preset that orders requests by tier and arrival makes more tokens after a burst: it serves the oldest
-/// requests of the burst, whose long outputs make more tokens in a step, and no new standard request in time.
+/// Reason why a preset that orders requests by tier and arrival makes more tokens after a burst: the preset serves the
+/// oldest requests of the burst, whose long outputs make more tokens in a step. No new standard request is in target.
 const BACKLOG: &str = "standard in target 99.8 % (priority+preempt+slo 0)";
 
 /// Reason why the preset `sjf` makes more tokens when one tier asks for twice as much as the device can do: it serves

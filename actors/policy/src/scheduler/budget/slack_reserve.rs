@@ -89,7 +89,7 @@ impl SlackReserve {
         }
     }
 
-    /// Counts a premium sequence that was completed while several tiers had requests, in target or not.
+    /// Changes the excess misses by a completed premium sequence, which met all of its targets or missed one.
     pub(crate) fn completed(&mut self, in_target: bool) {
         let change = if in_target { self.assurance - 1.0 } else { 1.0 };
         let most = EXCESS_PER_NINE * nines(self.assurance);
