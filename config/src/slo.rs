@@ -98,8 +98,9 @@ settings! {
         ttft_ms_per_token_fewer: f64 = 0.0, in 0.0..=1_000.0;
         // Only the premium tier has this setting; `None` stands for the default.
         /// Share of premium requests that shall be in target while lower tiers have requests. At the start, and while
-        /// fewer are, premium streams keep a reserve of slack: it covers the lag that premium prompts cause in at most
-        /// this share of the step time. More costs lower tiers time (docs/simulation.md, "The dial").
+        /// fewer premium requests are in target, premium streams keep a reserve of slack. The reserve covers the lag
+        /// that premium prompts cause in at most this share of the step time. A larger share costs lower tiers time
+        /// (docs/simulation.md, "The dial").
         assurance: Option<f64> = None, in 0.9..=0.9999;
     }
 }

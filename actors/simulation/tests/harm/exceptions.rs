@@ -27,12 +27,13 @@ const BURST: &str = "requests of a burst get their first tokens one after the ot
 
 /// Reason why background requests of an overload are not complete when the run ends. `fcfs` lets all tiers wait alike
 /// (141 s at most), and has 1 % of the premium and standard requests in target. With 600 s more at the end, 98.6 % of
-/// the background requests are completed; the others were refused after ten minutes, when their patience ended.
+/// the background requests are completed, and 1.4 % are refused because their patience of ten minutes ends.
 const OVERLOAD: &str =
     "40 % of premium and 25 % of standard in target (fcfs 1 %), and background waits longer";
 
 /// Reason why a preset that orders requests by tier and arrival makes more tokens after a burst: the preset serves the
-/// oldest requests of the burst, whose long outputs make more tokens in a step. No new standard request is in target.
+/// oldest requests of the burst, and their long outputs make more tokens in a step. Under the preset, no standard
+/// request that comes after the burst is in target.
 const BACKLOG: &str = "standard in target 99.8 % (priority+preempt+slo 0)";
 
 /// Reason why the preset `sjf` makes more tokens when one tier asks for twice as much as the device can do: it serves

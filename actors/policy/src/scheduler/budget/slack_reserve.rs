@@ -29,8 +29,8 @@ const BUCKETS: usize = 143;
 /// Largest sum of the histogram's step durations, us. The histogram is scaled down to this sum, so that older steps
 /// count less and less.
 const HISTOGRAM_MAX_US: f64 = 600e6;
-/// Largest part of a step that a stream saves to build up its slack reserve, as a share of its aimed pace, for each
-/// nine of the share of the step time in which the reserve covers the lag (0.9 has one, 0.999 has three).
+/// Largest part of a step that a stream saves to build up its slack reserve, as a share of the stream's aimed pace, for
+/// each nine that the reserve covers. The reserve covers three nines if it covers the lag in 0.999 of the step time.
 const SAVED_PER_NINE: f64 = 0.05;
 /// Largest number of excess misses, as a multiple of the nines of the assurance. Excess misses above the nines add
 /// nothing to the reserve, but they keep it at its full size for longer: at an overload, misses come in clusters.
@@ -64,8 +64,8 @@ pub(crate) struct SlackReserve {
 }
 
 impl SlackReserve {
-    /// Creates a slack reserve that is 0 us until lags are measured. It covers the lag in as large a share of the step
-    /// time as the assurance allows, until premium requests show that they need less.
+    /// Creates a slack reserve that is 0 us until lags are measured. The reserve begins at its full size: it covers the
+    /// lag in the assured share of the step time, until premium requests are in target.
     pub(crate) fn new(assurance: f64) -> SlackReserve {
         SlackReserve {
             assurance,
@@ -151,8 +151,8 @@ impl SlackReserve {
         let kept = (HISTOGRAM_MAX_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
         self.seen_us *= kept;
-        // No nine stands for no reserve. Without this, rounding could leave a small one, because the sum of the buckets
-        // is taken in another order.
+        // If the reserve covers no nine, the reserve is 0 us. The sum over the buckets below could give a small reserve
+        // here by rounding, because `seen_us` was summed in another order.
         if self.covered_nines() == 0.0 {
             self.reserve_us = 0.0;
             return;
