@@ -68,6 +68,9 @@ CONSTANTS = [
     ("scheduler/budget/step_budget", "SAVING_TOKENS", "tokens", None),
     ("scheduler/budget/slack", "MAX_BEHIND", "TPOT targets", None),
     ("scheduler/budget/slack", "RECOVERY_TOKENS", "tokens", None),
+    ("scheduler/budget/slack", "AMPLE_STEPS", "steps", None),
+    ("scheduler/budget/slack", "OUTPUT_MARGIN", "predicted outputs", None),
+    ("scheduler/budget/slack", "STEP_MARGIN", "steps", None),
     ("scheduler/budget/step_budget", "RECOVERABLE_SHARE", "share of the recoverable lag", (0, 1)),
     ("scheduler/budget/slack_reserve", "SAVED_PER_NINE", "share of the aimed pace", None),
     ("scheduler/budget/slack_reserve", "LAG_US_MAX", "us", (0.25e6, 0.5e6)),
@@ -103,16 +106,13 @@ CONSTANTS = [
 # Settings that are numbers and are varied like constants: name, unit, value, values to try.
 SETTINGS = [
     ("scheduler.watermark_percent", "% of the blocks", 3.0, (1.5, 6.0)),
-    ("scheduler.background_watermark_percent", "% of the blocks", 5.0, (2.5, 10.0)),
+    ("scheduler.background_watermark_percent", "% of the blocks", 3.5, (1.75, 7.0)),
     ("scheduler.background_prefill_percent", "% of a step's tokens", 25, (12, 50)),
     ("preemption.max_per_request", "preemptions", 8, (4, 16)),
 ]
 
 # Numbers inside expressions: file, name, unit, value, the text to replace, and a replacement that reads the value.
 NUMBERS = [
-    ("scheduler/budget/slack", "OUTPUT_GUESS", "predicted outputs", 3.0, "3.0 * stream.service.pred", "{value:3.0} * stream.service.pred"),
-    ("scheduler/budget/slack", "STEP_GUESS", "steps", 1.5, "still * 1.5 * step_us", "still * {value:1.5} * step_us"),
-    ("scheduler/budget/slack", "AMPLE_STEPS", "steps", 2.0, "us > 2.0 * step_us", "us > {value:2.0} * step_us"),
     ("scheduler/lateness/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "return 2.0 * PrefillTime", "return {value:2.0} * PrefillTime"),
 ]
 

@@ -264,7 +264,7 @@ impl Policy {
                     fair_tenants: true,
                     fair_tiers: true,
                     prefill_order: PrefillOrder::Deadline,
-                    background_watermark_percent: 5.0,
+                    background_watermark_percent: 3.5,
                     ..scheduler
                 },
                 preemption,
