@@ -165,7 +165,8 @@ mod tests {
         // The candidates need 2 and 3 blocks. Beside these, 3 blocks must stay free for the watermark of 3 %, and 10
         // blocks for premium's reservation.
         assert!(fit(&mut s, 18) && !fit(&mut s, 17));
-        // While requests of higher tiers come, the watermark of background is 5 %.
+        // While requests of higher tiers come, background has a watermark of its own, here 5 %.
+        s.basis.rules.scheduling.background_watermark_percent = 5.0;
         s.queue.arrivals.set(Tier::Standard, Some(NOW));
         assert!(fit(&mut s, 20) && !fit(&mut s, 19));
     }
