@@ -134,8 +134,13 @@ def main():
             continue
         results = {series: [] for series in SERIES}
         for seed in range(1, runs + 1):
-            for series in SERIES:
-                results[series].append(run(series, users, seed))
+            # Another series begins in each turn, so that no series always runs first.
+            first = seed % len(SERIES)
+            for series in SERIES[first:] + SERIES[:first]:
+                total = run(series, users, seed)
+                rate, *times = figures([total])
+                print(f"  {rate:.0f} tok/s, TTFT and E2E p50 / p90 / p99, ms: {' / '.join(f'{ms:.0f}' for ms in times)}", file=sys.stderr)
+                results[series].append(total)
         table, verdict = rows(users, results)
         lines += table
         verdicts.append(verdict)
