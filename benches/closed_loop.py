@@ -134,7 +134,7 @@ def main():
             continue
         results = {series: [] for series in SERIES}
         for seed in range(1, runs + 1):
-            # Another series begins in each turn, so that no series always runs first.
+            # The series take turns at running first, so that the order of runs favours no series.
             first = seed % len(SERIES)
             for series in SERIES[first:] + SERIES[:first]:
                 total = run(series, users, seed)
