@@ -239,20 +239,11 @@ impl Product<'_> {
                     // AVX-512 F and VNNI, and F16C.
                     unsafe { pair([low, high], acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {
-                        self.emit_pair(segment, panel, row, &sums.0);
+                        self.emit(segment, panel * QUANT_ROWS, row, &sums.0);
                     }
                 }
             }
         }
         pairs.end..panels.end
-    }
-
-    /// Stores the outputs of one activation row and two weight panels.
-    #[inline]
-    fn emit_pair(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; PAIR_ROWS]) {
-        let (panels, _) = sums.as_chunks::<QUANT_ROWS>();
-        for (panel, sums) in (panel..).zip(panels) {
-            self.emit(segment, panel, row, sums);
-        }
     }
 }

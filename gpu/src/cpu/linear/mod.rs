@@ -146,6 +146,14 @@ macro_rules! tiles {
     }};
 }
 
+/// Copies the first of the values `sums` to `out`, as many as `out` holds. This is a separate function, because the
+/// compiler would otherwise merge its copy with that of whole panels, into a call for each panel and row.
+#[cold]
+#[inline(never)]
+fn store_some(out: &mut [f32], sums: &[f32]) {
+    out.copy_from_slice(&sums[..out.len()]);
+}
+
 impl Product<'_> {
     fn panels(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
         match self.isa {
@@ -181,19 +189,19 @@ impl Product<'_> {
                 match &segment.panels {
                     Panels::F32(all) => {
                         let sums = portable::f32_row(&all[panel * k..][..k], x);
-                        self.emit(segment, panel, row, &sums);
+                        self.emit(segment, panel * sums.len(), row, &sums);
                     }
                     Panels::Bf16(all) => {
                         let sums = portable::bf16_row(&all[panel * k..][..k], x);
-                        self.emit(segment, panel, row, &sums);
+                        self.emit(segment, panel * sums.len(), row, &sums);
                     }
                     Panels::Q8(all) => {
                         let sums = portable::q8_row(&all[panel * blocks..][..blocks], acts());
-                        self.emit(segment, panel, row, &sums);
+                        self.emit(segment, panel * sums.len(), row, &sums);
                     }
                     Panels::Q4(all) => {
                         let sums = portable::q4_row(&all[panel * blocks..][..blocks], acts());
-                        self.emit(segment, panel, row, &sums);
+                        self.emit(segment, panel * sums.len(), row, &sums);
                     }
                 }
             }
@@ -220,7 +228,7 @@ impl Product<'_> {
                         };
                         for (row, sums) in tile.into_iter().zip(sums) {
                             for (panel, sums) in (panels.start..).zip(sums) {
-                                self.emit(segment, panel, row, &sums);
+                                self.emit(segment, panel * sums.len(), row, &sums);
                             }
                         }
                     });
@@ -257,7 +265,7 @@ impl Product<'_> {
                         // processor has AVX2, FMA and F16C.
                         let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
                         for (row, sums) in tile.into_iter().zip(sums) {
-                            self.emit(segment, panel, row, &sums);
+                            self.emit(segment, panel * sums.len(), row, &sums);
                         }
                     });
                 }
@@ -290,27 +298,25 @@ impl Product<'_> {
                     // has AVX2, FMA and F16C.
                     unsafe { avx2_quant::q4(weights, acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {
-                        self.emit(segment, panel, row, &sums.0);
+                        self.emit(segment, panel * sums.0.len(), row, &sums.0);
                     }
                 }
             }
         }
     }
 
-    /// Stores the outputs of one activation row and one weight panel, and adds the bias. Outputs beyond the `n` of the
-    /// weight segment are dropped, because the last panel is padded.
+    /// Stores the outputs of one activation row, of which the first is output `first` of the weight segment, and adds
+    /// the bias. Outputs beyond the `n` of the segment are dropped, because the last panel is padded.
     #[inline]
-    fn emit<const N: usize>(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; N]) {
-        let first = panel * N;
+    fn emit<const N: usize>(&self, segment: &Segment, first: usize, row: usize, sums: &[f32; N]) {
         let len = N.min(segment.n - first);
         let col = segment.first + first;
         // SAFETY: two work items of a product differ in their rows or in their panels, so no two write the same output.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
         match out.first_chunk_mut::<N>() {
-            // Copies a full panel's outputs as an array of known length, for which the compiler emits a vector store
-            // instead of a call.
+            // Copies a full panel's outputs as an array of known length, for which the compiler emits vector stores.
             Some(whole) => *whole = *sums,
-            None => out.copy_from_slice(&sums[..len]),
+            None => store_some(out, sums),
         }
         if let Some(bias) = self.bias {
             out.iter_mut().zip(&bias.values[col..]).for_each(|(out, bias)| *out += bias);
