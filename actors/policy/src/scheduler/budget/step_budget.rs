@@ -135,13 +135,14 @@ impl StepBudget {
         all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
     }
 
-    /// Returns the time of the next step that higher tiers' streams and all prompts with a TTFT target leave to
-    /// background streams, us; negative if there is none. `bare_us` is the time of a step with the higher tiers'
-    /// streams alone.
-    pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
+    /// Returns the time of the next step that higher tiers' streams and prompts leave to background streams, us;
+    /// negative if there is none. Prompts take the prefill demand of all prompts, but at least `prompts_first_us`.
+    /// `bare_us` is the time of a step with the higher tiers' streams alone.
+    pub(crate) fn left_to_background(&self, bare_us: f64, prompts_first_us: f64) -> f64 {
+        let demand_us: f64 = self.prefill_demand_us.iter().sum();
         self.above(Tier::Background).min(self.blocking_us)
             - bare_us
-            - self.prefill_demand_us.iter().sum::<f64>()
+            - demand_us.max(prompts_first_us)
     }
 
     /// Returns by how much a step that gives premium prompts the time they need is longer than premium streams allow,
@@ -249,9 +250,10 @@ mod tests {
 
     #[test]
     fn background_streams_get_what_higher_tiers_leave() {
-        assert_eq!(budget().left_to_background(5.0), 90.0 - 5.0 - 80.0);
+        assert_eq!(budget().left_to_background(5.0, 0.0), 90.0 - 5.0 - 80.0);
+        assert_eq!(budget().left_to_background(5.0, 81.0), 90.0 - 5.0 - 81.0);
         let blocked = StepBudget { blocking_us: 60.0, ..budget() };
-        assert_eq!(blocked.left_to_background(5.0), 60.0 - 5.0 - 80.0);
+        assert_eq!(blocked.left_to_background(5.0, 0.0), 60.0 - 5.0 - 80.0);
     }
 
     #[test]

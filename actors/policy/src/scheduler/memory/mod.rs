@@ -8,6 +8,9 @@ pub(crate) mod victims;
 use crate::scheduler::memory::mirroring::Mirroring;
 use crate::scheduler::memory::reservation::Reservations;
 
+/// Least share of the device's blocks that are free where blocks count as ample.
+const AMPLE_SHARE: f64 = 0.25;
+
 /// The scheduler's view of the device pool: reservations, mirroring, free blocks and shortage.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -23,5 +26,29 @@ impl Memory {
     /// Creates the scheduler's view of a device pool before the block store's first answer.
     pub(crate) fn new(reservations: Reservations) -> Memory {
         Memory { reservations, mirroring: Mirroring::default(), free_blocks: 0, shortage: false }
+    }
+
+    /// Whether blocks of the device pool, which has `device_blocks`, are ample after the block store's last answer: no
+    /// request for blocks was denied, and many blocks are free.
+    pub(crate) fn ample(&self, device_blocks: u32) -> bool {
+        let least = AMPLE_SHARE * f64::from(device_blocks);
+        !self.shortage && f64::from(self.free_blocks) >= least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_config::ReservationSettings;
+
+    #[test]
+    fn blocks_are_ample_while_a_quarter_is_free_and_nobody_was_denied_any() {
+        let ample = |free_blocks, shortage| {
+            let reservations = Reservations::new(&ReservationSettings::default(), 100);
+            let mut memory = Memory::new(reservations);
+            (memory.free_blocks, memory.shortage) = (free_blocks, shortage);
+            memory.ample(100)
+        };
+        assert_eq!([ample(24, false), ample(25, false), ample(25, true)], [false, true, false]);
     }
 }

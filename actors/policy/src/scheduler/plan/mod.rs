@@ -47,7 +47,9 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     if let Some(budget) =
         budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0)
     {
-        pausing::pause(&mut candidates, budget, &basis.cost, begins);
+        // Streams that wait for prompts hold their blocks for longer, so they wait only while blocks are ample.
+        let ample = view.memory.ample(basis.rules.limits.device_blocks);
+        pausing::pause(&mut candidates, budget, (&basis.cost, ample), begins);
     }
     // If the retried plan considers only some sequences, go by rank alone: only the first sequence by rank may take
     // blocks of all others.

@@ -15,20 +15,23 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
-/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. Of the
-/// streams among them that were not denied blocks, the one that has waited longest for a token stays, if it has waited
-/// for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until
-/// premium streams can afford the step.
+/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due; if
+/// `prompts_first`, also beside all that is left to compute of higher tiers' prompts in time. Of the streams among them
+/// that were not denied blocks, the one that has waited longest for a token stays, if it has waited for longer than
+/// [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until premium streams can
+/// afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
-    cost: &CostModel,
+    (cost, prompts_first): (&CostModel, bool),
     now: Timestamp,
 ) {
     let high =
         |candidate: &&Candidate<'_>| candidate.sequence.tier_before_ageing() < Tier::Background;
     let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
-    let left_us = budget.left_to_background(bare_us);
+    let prompts = candidates.iter().filter(high).filter(|candidate| !candidate.decoding);
+    let prompts_us = if prompts_first { in_time_us(prompts, cost) } else { 0.0 };
+    let left_us = budget.left_to_background(bare_us, prompts_us);
     let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
     let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), now);
     let streams = candidates.iter().filter(|candidate| low(candidate));
@@ -41,6 +44,16 @@ pub(crate) fn pause(
     }
     let over_us = budget.over_premium(bare_us);
     pause_standard(candidates, (over_us, overdue), (cost, bare_us), now);
+}
+
+/// Returns the time that computing the rest of those prompts takes that are not late, us.
+fn in_time_us<'a, 'b: 'a>(
+    prompts: impl Iterator<Item = &'a Candidate<'b>>,
+    cost: &CostModel,
+) -> f64 {
+    let in_time = prompts.map(|prompt| prompt.sequence).filter(|sequence| !sequence.service.late);
+    let rests = in_time.map(|sequence| (sequence.left_to_compute(), sequence.planned_len()));
+    rests.map(|(left, len)| cost.prefill_us(left, len - left)).sum()
 }
 
 /// Leaves standard streams out of a step that is longer than premium streams allow by `over_us`: the streams with the
@@ -95,7 +108,7 @@ fn waits_since(candidate: &Candidate<'_>) -> (Timestamp, SeqId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::budget::fixtures::{cost, stream};
+    use crate::scheduler::budget::fixtures::{cost, prompt, stream};
     use crate::scheduler::plan::fixtures::{candidates, view};
     use crate::scheduler::sequence::Sequence;
     use crate::scheduler::tests::{NOW, scheduler};
@@ -108,6 +121,10 @@ mod tests {
     /// Returns the streams that stay in a step of at most 1,200 us: 30 % of premium's TTFT target of 4 ms. A step
     /// without streams takes 100 us, so background streams have 1,100 us.
     fn kept(streams: &[Sequence]) -> Vec<u64> {
+        kept_beside(streams, false)
+    }
+
+    fn kept_beside(streams: &[Sequence], prompts_first: bool) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
         s.basis.targets.premium.ttft_ms = Some(4.0);
@@ -117,7 +134,7 @@ mod tests {
         let (mut candidates, view) = (candidates(streams), view(&s));
         let given = (view.traffic, view.reserve);
         let budget = StepBudget::new(&candidates, view.basis, given, NOW).expect("slack counts");
-        pause(&mut candidates, &budget, &s.basis.cost, NOW);
+        pause(&mut candidates, &budget, (&s.basis.cost, prompts_first), NOW);
         ids(&candidates)
     }
 
@@ -127,6 +144,23 @@ mod tests {
         let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
         assert_eq!(kept(&[of(1, 1_080), of(2, 1_080)]), [1, 2]);
         assert_eq!(kept(&[of(1, 1_080), of(2, 1_081)]), [1]);
+    }
+
+    #[test]
+    fn background_streams_wait_for_all_of_a_standard_prompt_in_time_if_prompts_go_first() {
+        // The 12 tokens of the prompt take 12 * 8 us and 0.25 us for each of 66 pairs of tokens: 112.5 us. Its target
+        // is far away, so its demand in this step is less than 1 us. The streams take 550 and 437.5 us.
+        let kept = |prompts_first, late, stream_len| {
+            let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
+            let mut standard = prompt(1, Tier::Standard, 12, 0);
+            standard.service.targets.ttft_ms = Some(1_000.0);
+            standard.service.late = late;
+            kept_beside(&[standard, of(2, 1_080), of(3, stream_len)], prompts_first)
+        };
+        assert_eq!(kept(false, false, 856), [1, 2, 3]);
+        assert_eq!(kept(true, false, 855), [1, 2, 3]);
+        assert_eq!(kept(true, false, 856), [1, 2]);
+        assert_eq!(kept(true, true, 856), [1, 2, 3], "a late prompt");
     }
 
     #[test]
