@@ -25,9 +25,14 @@ macro_rules! knob {
 '''
 
 
+def module(file):
+    """Returns the name of the module in the file, such as `slack` in `budget/slack` and `memory` in `memory/mod`."""
+    return file.removesuffix("/mod").rsplit("/", 1)[-1]
+
+
 def variable(file, name):
     """Returns the name of the environment variable of a constant."""
-    return f"ABLATE_{file.rsplit('/', 1)[-1]}_{name}".upper()
+    return f"ABLATE_{module(file)}_{name}".upper()
 
 
 def rewrite_constant(text, file, name):
@@ -95,9 +100,8 @@ def build(constants, places):
         if path not in texts:
             sys.exit(f"{path} is not there: mend benches/tables/variants.py")
         texts[path] = rewrite_constant(texts[path], file, name)
-        module = file.rsplit("/", 1)[-1]
         for other, text in texts.items():
-            if re.search(rf"use .*\b{module}::(?:\{{[^}}]*)?{name}\b", text):
+            if re.search(rf"use .*\b{module(file)}::(?:\{{[^}}]*)?{name}\b", text):
                 texts[other] = call_everywhere(text, name)
     for file, name, old, new in places:
         path = f"{POLICY}/{file}.rs"

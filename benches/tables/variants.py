@@ -1,6 +1,6 @@
 """Variants of an ablation: mechanisms turned off by settings or constants, and constants halved and doubled."""
 
-from tables.knobs import value_of, variable
+from tables.knobs import module, value_of, variable
 
 # Workloads in which KV memory is short, so that requests are preempted (MEMORY), and workloads in which device time is
 # short (TIME). ALL has both kinds.
@@ -18,6 +18,7 @@ MECHANISMS = {
     "blocking limit of a step": (["scheduler/budget/step_budget BLOCKING=1e12",
                                   "scheduler/budget/step_budget BLOCKING_SHORT_PROMPT=1e12"], TIME),
     "pausing background and standard": (["scheduler.pause_background=false"], TIME),
+    "pausing background for prompts": (["scheduler/memory/mod AMPLE_SHARE=2"], [*TIME, "w2-memory-tight"]),
     "pausing standard": (["scheduler/plan/pausing PAUSE_STANDARD=0"], TIME),
     "prompts one after the other": (["scheduler/plan/prefill SEPARATE_PART_SHARE=0"], TIME),
     "late requests last": (["shedding.late=wait"], [*TIME, "tenants"]),
@@ -50,8 +51,8 @@ MECHANISMS = {
 # Mechanisms that divide the time of steps between tiers and prompts. The variants of these mechanisms run on the profile of
 # a CPU server too.
 ON_CPU = ["steps by slack", "reserve of premium streams", "margin of first tokens", "blocking limit of a step",
-          "pausing background and standard", "pausing standard", "prompts one after the other", "late requests last",
-          "shortest late prompt first", "prompts by deadline", "background's part of a step"]
+          "pausing background and standard", "pausing background for prompts", "pausing standard", "prompts one after the other",
+          "late requests last", "shortest late prompt first", "prompts by deadline", "background's part of a step"]
 
 # Constants: file, name, unit, values to try (None: half and twice the value).
 CONSTANTS = [
@@ -80,6 +81,7 @@ CONSTANTS = [
     ("scheduler/plan/prefill", "UNAFFORDED_MAX", "tokens", None),
     ("scheduler/plan/prefill", "UNAFFORDED_SHARE", "share of the streams' time", None),
     ("scheduler/plan/pausing", "PAUSED_US_MAX", "us", None),
+    ("scheduler/memory/mod", "AMPLE_SHARE", "share of the blocks", None),
     ("scheduler/lateness/deadlines", "JUDGED_MAX", "requests", None),
     ("scheduler/lateness/deadlines", "SHARE_MIN", "share of the time", None),
     ("scheduler/lateness/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
@@ -139,6 +141,6 @@ def of_constants():
     value, or the values that the list states."""
     rows = [(file, name, unit, value_of(file, name), values) for file, name, unit, values in CONSTANTS]
     rows += [(file, name, unit, value, None) for file, name, unit, value, *_ in NUMBERS]
-    named = [(f"`{name}` ({file.split('/')[-1]})", unit, value, [f"{file} {name}={x:g}" for x in values or (value / 2, value * 2)])
+    named = [(f"`{name}` ({module(file)})", unit, value, [f"{file} {name}={x:g}" for x in values or (value / 2, value * 2)])
              for file, name, unit, value, values in rows]
     return named + [(f"`{path}`", unit, value, [f"{path}={x:g}" for x in values]) for path, unit, value, values in SETTINGS]
