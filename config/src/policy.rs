@@ -244,8 +244,8 @@ settings! {
         /// scheduler.order = "tier".
         fair_tiers: bool;
         /// Whether background streams are paused for a step, keeping their blocks, when a stream of a higher tier would
-        /// miss its TPOT target with them in the step, and, while a quarter of the KV blocks is free, when prompts of
-        /// higher tiers that can be in time need all of the step.
+        /// miss its TPOT target with them in the step. While at least a quarter of the KV blocks is free and no request
+        /// for blocks is denied, also when prompts of higher tiers whose first tokens can be in time need the time.
         pause_background: bool;
         /// KV blocks that a request gets when it starts: those that its next step needs (on-demand), or those that its
         /// prompt and its longest output would need (up-front).

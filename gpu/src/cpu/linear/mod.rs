@@ -305,7 +305,7 @@ impl Product<'_> {
         }
     }
 
-    /// Stores the outputs of one activation row, of which the first is output `first` of the weight segment, and adds
+    /// Stores consecutive outputs of one activation row, beginning with output `first` of the weight segment, and adds
     /// the bias. Outputs beyond the `n` of the segment are dropped, because the last panel is padded.
     #[inline]
     fn emit<const N: usize>(&self, segment: &Segment, first: usize, row: usize, sums: &[f32; N]) {
@@ -314,7 +314,7 @@ impl Product<'_> {
         // SAFETY: two work items of a product differ in their rows or in their panels, so no two write the same output.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
         match out.first_chunk_mut::<N>() {
-            // Copies a full panel's outputs as an array of known length, for which the compiler emits vector stores.
+            // Copies the outputs of full panels as an array of known length, which the compiler turns into vector stores.
             Some(whole) => *whole = *sums,
             None => store_some(out, sums),
         }

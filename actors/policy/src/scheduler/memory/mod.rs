@@ -8,7 +8,7 @@ pub(crate) mod victims;
 use crate::scheduler::memory::mirroring::Mirroring;
 use crate::scheduler::memory::reservation::Reservations;
 
-/// Least share of the device's blocks that are free where blocks count as ample.
+/// Share of the device's blocks that must be free for blocks to count as ample.
 const AMPLE_SHARE: f64 = 0.25;
 
 /// The scheduler's view of the device pool: reservations, mirroring, free blocks and shortage.
@@ -29,7 +29,7 @@ impl Memory {
     }
 
     /// Whether blocks of the device pool, which has `device_blocks`, are ample after the block store's last answer: no
-    /// request for blocks was denied, and many blocks are free.
+    /// request for blocks was denied, and at least the share [`AMPLE_SHARE`] of the blocks is free.
     pub(crate) fn ample(&self, device_blocks: u32) -> bool {
         let least = AMPLE_SHARE * f64::from(device_blocks);
         !self.shortage && f64::from(self.free_blocks) >= least
@@ -42,7 +42,7 @@ mod tests {
     use tiercel_config::ReservationSettings;
 
     #[test]
-    fn blocks_are_ample_while_a_quarter_is_free_and_nobody_was_denied_any() {
+    fn blocks_are_ample_while_a_quarter_is_free_and_no_want_was_denied() {
         let ample = |free_blocks, shortage| {
             let reservations = Reservations::new(&ReservationSettings::default(), 100);
             let mut memory = Memory::new(reservations);

@@ -47,7 +47,7 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     if let Some(budget) =
         budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0)
     {
-        // Streams that wait for prompts hold their blocks for longer, so they wait only while blocks are ample.
+        // A stream that is paused for prompts holds its blocks for longer, so this happens only while blocks are ample.
         let ample = view.memory.ample(basis.rules.limits.device_blocks);
         pausing::pause(&mut candidates, budget, (&basis.cost, ample), begins);
     }
@@ -97,5 +97,27 @@ mod tests {
         };
         // Premium aims at 99.7 % of 102.4 us, 102.1 us. The premium stream takes 101 us, and each other stream 1 us more.
         assert_eq!([running(0), running(1)], [2, 3]);
+    }
+
+    #[test]
+    fn background_streams_are_paused_for_a_prompt_in_time_only_while_blocks_are_ample() {
+        let wants = |free_blocks| {
+            let mut s = scheduler(|e| {
+                e.scheduler.pause_background = true;
+                e.slo.premium.ttft_ms = Target::Ms(1.0);
+                e.slo.standard.ttft_ms = Target::Ms(100_000.0);
+            });
+            s.enqueue(NewSequence { max_tokens: 900, ..sequence(1, Tier::Background, 4) });
+            let batch = submit(&mut s);
+            s.step_done(all_sample(&batch, 1), NOW);
+            // Steps take at most 300 us, 30 % of premium's TTFT target.
+            s.queue.arrivals.set(Tier::Premium, Some(NOW));
+            s.enqueue(sequence(2, Tier::Standard, 400));
+            s.memory.free_blocks = free_blocks;
+            let plan = s.plan(NOW).expect("a step");
+            plan.wants.iter().map(|want| want.ticket.seq.0).collect::<Vec<_>>()
+        };
+        assert_eq!(wants(0), [2, 1]);
+        assert_eq!(wants(100), [2]);
     }
 }

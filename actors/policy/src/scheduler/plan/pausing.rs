@@ -1,5 +1,5 @@
 //! Pausing: streams are left out of a step, without losing their blocks, so that streams of higher tiers keep their
-//! TPOT targets.
+//! TPOT targets, and, while blocks are ample, so that prompts in time of higher tiers are computed sooner.
 
 use crate::scheduler::budget::slack::ample_slack_us;
 use crate::scheduler::budget::step_budget::StepBudget;
@@ -16,21 +16,21 @@ const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
 /// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due; if
-/// `prompts_first`, also beside all that is left to compute of higher tiers' prompts in time. Of the streams among them
-/// that were not denied blocks, the one that has waited longest for a token stays, if it has waited for longer than
-/// [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until premium streams can
-/// afford the step.
+/// `for_prompts`, also beside the whole rest of higher tiers' prompts that are not late. Of the background and
+/// best-effort streams that were not denied blocks, the one that has waited longest for a token stays, if it has waited
+/// for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until
+/// premium streams can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
-    (cost, prompts_first): (&CostModel, bool),
+    (cost, for_prompts): (&CostModel, bool),
     now: Timestamp,
 ) {
     let high =
         |candidate: &&Candidate<'_>| candidate.sequence.tier_before_ageing() < Tier::Background;
     let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
     let prompts = candidates.iter().filter(high).filter(|candidate| !candidate.decoding);
-    let prompts_us = if prompts_first { in_time_us(prompts, cost) } else { 0.0 };
+    let prompts_us = if for_prompts { in_time_us(prompts, cost) } else { 0.0 };
     let left_us = budget.left_to_background(bare_us, prompts_us);
     let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
     let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), now);
@@ -46,7 +46,7 @@ pub(crate) fn pause(
     pause_standard(candidates, (over_us, overdue), (cost, bare_us), now);
 }
 
-/// Returns the time that computing the rest of those prompts takes that are not late, us.
+/// Returns the time that the rest of the prompts that are not late takes, us.
 fn in_time_us<'a, 'b: 'a>(
     prompts: impl Iterator<Item = &'a Candidate<'b>>,
     cost: &CostModel,
@@ -124,17 +124,19 @@ mod tests {
         kept_beside(streams, false)
     }
 
-    fn kept_beside(streams: &[Sequence], prompts_first: bool) -> Vec<u64> {
+    /// Returns the sequences that stay in such a step if background streams may be paused for prompts too
+    /// (`for_prompts`).
+    fn kept_beside(sequences: &[Sequence], for_prompts: bool) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
         s.basis.targets.premium.ttft_ms = Some(4.0);
         for tier in [Tier::Premium, Tier::Background] {
             s.queue.arrivals.set(tier, Some(NOW));
         }
-        let (mut candidates, view) = (candidates(streams), view(&s));
+        let (mut candidates, view) = (candidates(sequences), view(&s));
         let given = (view.traffic, view.reserve);
         let budget = StepBudget::new(&candidates, view.basis, given, NOW).expect("slack counts");
-        pause(&mut candidates, &budget, (&s.basis.cost, prompts_first), NOW);
+        pause(&mut candidates, &budget, (&s.basis.cost, for_prompts), NOW);
         ids(&candidates)
     }
 
@@ -147,15 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn background_streams_wait_for_all_of_a_standard_prompt_in_time_if_prompts_go_first() {
+    fn while_blocks_are_ample_streams_are_paused_for_the_whole_rest_of_a_standard_prompt_in_time() {
         // The 12 tokens of the prompt take 12 * 8 us and 0.25 us for each of 66 pairs of tokens: 112.5 us. Its target
-        // is far away, so its demand in this step is less than 1 us. The streams take 550 and 437.5 us.
-        let kept = |prompts_first, late, stream_len| {
+        // is far away, so its demand in this step is less than 1 us. The streams take 550 us, and 437.5 us with 855
+        // prompt tokens or 438 us with 856.
+        let kept = |for_prompts, late, stream_len| {
             let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
             let mut standard = prompt(1, Tier::Standard, 12, 0);
             standard.service.targets.ttft_ms = Some(1_000.0);
             standard.service.late = late;
-            kept_beside(&[standard, of(2, 1_080), of(3, stream_len)], prompts_first)
+            kept_beside(&[standard, of(2, 1_080), of(3, stream_len)], for_prompts)
         };
         assert_eq!(kept(false, false, 856), [1, 2, 3]);
         assert_eq!(kept(true, false, 855), [1, 2, 3]);
