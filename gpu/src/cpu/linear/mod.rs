@@ -314,7 +314,7 @@ impl Product<'_> {
         // SAFETY: two work items of a product differ in their rows or in their panels, so no two write the same output.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
         match out.first_chunk_mut::<N>() {
-            // Copies the outputs of full panels as an array of known length, which the compiler turns into vector stores.
+            // Copies the outputs of full panels as an array of known length: the compiler makes vector stores of it.
             Some(whole) => *whole = *sums,
             None => store_some(out, sums),
         }
