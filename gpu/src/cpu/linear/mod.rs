@@ -146,8 +146,8 @@ macro_rules! tiles {
     }};
 }
 
-/// Copies the first of the values `sums` to `out`, as many as `out` holds. This is a separate function, because the
-/// compiler would otherwise merge its copy with that of whole panels, into a call for each panel and row.
+/// Fills `out` with the first values of `sums`. This function is separate, because the compiler would otherwise merge
+/// its copy with the copy of whole panels, and call `memcpy` for each panel and row.
 #[cold]
 #[inline(never)]
 fn store_some(out: &mut [f32], sums: &[f32]) {

@@ -137,8 +137,8 @@ impl StepBudget {
 
     /// Returns the time of the next step that higher tiers' streams and prompts leave to background streams, us;
     /// negative if there is none. Prompts take the larger of the prefill demand of all prompts and `in_time_us`, the
-    /// time of the prompts in time for which streams are paused. `bare_us` is the time of a step with the higher tiers'
-    /// streams alone.
+    /// time of the whole rest of prompts in time (0 if streams are not paused for them). `bare_us` is the time of a step
+    /// with the higher tiers' streams alone.
     pub(crate) fn left_to_background(&self, bare_us: f64, in_time_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us.iter().sum();
         self.above(Tier::Background).min(self.blocking_us) - bare_us - demand_us.max(in_time_us)

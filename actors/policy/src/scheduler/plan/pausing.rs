@@ -15,25 +15,25 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
-/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due; if
-/// `for_prompts`, also beside the whole rest of higher tiers' prompts that are not late. Of the background and
-/// best-effort streams that were not denied blocks, the one that has waited longest for a token stays, if it has waited
-/// for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one, are left out until
-/// premium streams can afford the step.
+/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. If blocks
+/// are `ample`, the step must also have time for the whole rest of higher tiers' prompts that are not late. Of the
+/// background and best-effort streams that have the blocks they need, the one that has waited longest for a token
+/// stays, if it has waited for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one,
+/// are left out until premium streams can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
-    (cost, for_prompts): (&CostModel, bool),
+    (cost, ample): (&CostModel, bool),
     now: Timestamp,
 ) {
     let high =
         |candidate: &&Candidate<'_>| candidate.sequence.tier_before_ageing() < Tier::Background;
     let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
     let prompts = candidates.iter().filter(high).filter(|candidate| !candidate.decoding);
-    let prompts_us = if for_prompts { in_time_us(prompts, cost) } else { 0.0 };
+    let prompts_us = if ample { in_time_us(prompts, cost) } else { 0.0 };
     let left_us = budget.left_to_background(bare_us, prompts_us);
     let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
-    let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), now);
+    let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), ample, now);
     let streams = candidates.iter().filter(|candidate| low(candidate));
     let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
     // Keep at least one candidate, because a TPOT target may be shorter than a step of a single stream.
@@ -88,13 +88,14 @@ fn pause_standard(
 }
 
 /// Returns the stream that has waited longest for a token (since its last token, or since its arrival), if it has
-/// waited for longer than [`PAUSED_US_MAX`]. Streams that were denied blocks are ignored: such a stream cannot go on,
-/// and would take the place of one that can.
+/// waited for longer than [`PAUSED_US_MAX`]. Unless blocks are `ample`, streams that were denied blocks are ignored:
+/// such a stream cannot go on, and would take the place of one that can.
 fn overdue<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
+    ample: bool,
     now: Timestamp,
 ) -> Option<SeqId> {
-    let streams = streams.filter(|stream| !stream.sequence.kv.denied);
+    let streams = streams.filter(|stream| ample || !stream.sequence.kv.denied);
     let since = streams.map(waits_since);
     since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
 }
@@ -124,9 +125,8 @@ mod tests {
         kept_beside(streams, false)
     }
 
-    /// Returns the sequences that stay in such a step if background streams may be paused for prompts too
-    /// (`for_prompts`).
-    fn kept_beside(sequences: &[Sequence], for_prompts: bool) -> Vec<u64> {
+    /// Returns the sequences that stay in such a step.
+    fn kept_beside(sequences: &[Sequence], ample: bool) -> Vec<u64> {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
         s.basis.targets.premium.ttft_ms = Some(4.0);
@@ -136,7 +136,7 @@ mod tests {
         let (mut candidates, view) = (candidates(sequences), view(&s));
         let given = (view.traffic, view.reserve);
         let budget = StepBudget::new(&candidates, view.basis, given, NOW).expect("slack counts");
-        pause(&mut candidates, &budget, (&s.basis.cost, for_prompts), NOW);
+        pause(&mut candidates, &budget, (&s.basis.cost, ample), NOW);
         ids(&candidates)
     }
 
@@ -153,12 +153,12 @@ mod tests {
         // The 12 tokens of the prompt take 12 * 8 us and 0.25 us for each of 66 pairs of tokens: 112.5 us. Its target
         // is far away, so its demand in this step is less than 1 us. The streams take 550 us, and 437.5 us with 855
         // prompt tokens or 438 us with 856.
-        let kept = |for_prompts, late, stream_len| {
+        let kept = |ample, late, stream_len| {
             let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
             let mut standard = prompt(1, Tier::Standard, 12, 0);
             standard.service.targets.ttft_ms = Some(1_000.0);
             standard.service.late = late;
-            kept_beside(&[standard, of(2, 1_080), of(3, stream_len)], for_prompts)
+            kept_beside(&[standard, of(2, 1_080), of(3, stream_len)], ample)
         };
         assert_eq!(kept(false, false, 856), [1, 2, 3]);
         assert_eq!(kept(true, false, 855), [1, 2, 3]);
@@ -203,13 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stream_that_was_not_denied_is_overdue_after_the_limit() {
+    fn the_oldest_stream_that_has_the_blocks_it_needs_is_overdue_after_the_limit() {
         let mut streams = [(1, 1_000), (2, 500), (3, 700)]
             .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
         streams[1].kv.denied = true;
-        let overdue = |streams: &[Sequence], at| {
-            overdue(candidates(streams).iter(), Timestamp(at + PAUSED_US_MAX))
+        let after = |streams: &[Sequence], ample, at| {
+            overdue(candidates(streams).iter(), ample, Timestamp(at + PAUSED_US_MAX))
         };
+        assert_eq!(after(&streams, true, 701), Some(SeqId(2)), "blocks came free since");
+        let overdue = |streams: &[Sequence], at| after(streams, false, at);
         assert_eq!(overdue(&streams, 700), None);
         assert_eq!(overdue(&streams, 701), Some(SeqId(3)));
         // A prompt with one token left to compute has no token yet, so it waits since its arrival.
