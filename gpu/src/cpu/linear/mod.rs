@@ -146,8 +146,8 @@ macro_rules! tiles {
     }};
 }
 
-/// Fills `out` with the first values of `sums`. This function is separate, because the compiler would otherwise merge
-/// its copy with the copy of whole panels, and call `memcpy` for each panel and row.
+/// Fills `out` with the first values of `sums`. If [`Product::emit`] contained this copy, the compiler would merge the
+/// copies of whole and of partial panels into one call of `memcpy` for each panel and row.
 #[cold]
 #[inline(never)]
 fn store_some(out: &mut [f32], sums: &[f32]) {

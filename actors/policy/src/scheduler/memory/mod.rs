@@ -28,8 +28,8 @@ impl Memory {
         Memory { reservations, mirroring: Mirroring::default(), free_blocks: 0, shortage: false }
     }
 
-    /// Whether blocks of the device pool, which has `device_blocks`, are ample after the block store's last answer: no
-    /// request for blocks was denied, and at least the share [`AMPLE_SHARE`] of the blocks is free.
+    /// Whether blocks are ample: the block store's last answer denied no request for blocks, and left at least the
+    /// share [`AMPLE_SHARE`] of the `device_blocks` blocks of the device pool free.
     pub(crate) fn ample(&self, device_blocks: u32) -> bool {
         let least = AMPLE_SHARE * f64::from(device_blocks);
         !self.shortage && f64::from(self.free_blocks) >= least

@@ -1,5 +1,6 @@
 //! Pausing: streams are left out of a step, without losing their blocks, so that streams of higher tiers keep their
-//! TPOT targets, and, while blocks are ample, so that prompts in time of higher tiers are computed sooner.
+//! TPOT targets. While blocks are ample, background streams are also left out so that prompts of higher tiers that are
+//! not late are computed sooner.
 
 use crate::scheduler::budget::slack::ample_slack_us;
 use crate::scheduler::budget::step_budget::StepBudget;
@@ -16,10 +17,10 @@ const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
 /// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. If blocks
-/// are `ample`, the step must also have time for the whole rest of higher tiers' prompts that are not late. Of the
-/// background and best-effort streams that have the blocks they need, the one that has waited longest for a token
-/// stays, if it has waited for longer than [`PAUSED_US_MAX`]. Then standard streams with ample slack, except that one,
-/// are left out until premium streams can afford the step.
+/// are `ample`, the step must also have time for all uncomputed tokens of higher tiers' prompts that are not late. The
+/// background or best-effort stream that has waited longest for a token stays, if its wait exceeds [`PAUSED_US_MAX`];
+/// streams that were denied blocks do not count unless blocks are `ample`. Then standard streams with ample slack,
+/// except that one, are left out until premium streams can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
