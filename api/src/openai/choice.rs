@@ -3,7 +3,7 @@
 use crate::http::{ApiError, Record};
 use crate::openai::tools::{AnswerParser, Parsing, Part};
 use crate::replies::{Finish as RecordedFinish, Listener};
-use crate::text::{StreamDecoder, Text};
+use crate::text::{ShownTokens, StreamDecoder, Text};
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Choice {
     pub(crate) fn new(
         (index, first): (u32, bool),
         tokens: TokenStream,
-        text: Arc<Text>,
+        (text, shown): (Arc<Text>, ShownTokens<'_>),
         stops: StopMatcher,
         (parsing, record): (Option<&Parsing>, Rc<Record>),
     ) -> Choice {
@@ -124,7 +124,7 @@ impl Choice {
             index,
             first,
             tokens,
-            decoder: text.decoder(parsing.map(Parsing::shown)),
+            decoder: text.decoder(shown),
             text,
             stops,
             parser: parsing.map(Parsing::parser),

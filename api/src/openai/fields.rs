@@ -54,7 +54,12 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn boolean(&self, name: &str) -> Result<bool, ApiError> {
-        Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(false))
+        self.boolean_or(name, false)
+    }
+
+    /// Reads a flag; `default` if the field is absent or null.
+    pub(crate) fn boolean_or(&self, name: &str, default: bool) -> Result<bool, ApiError> {
+        Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
     pub(crate) fn array(&self, name: &str) -> Result<Option<&'a Vec<Value>>, ApiError> {

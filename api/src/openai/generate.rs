@@ -10,6 +10,7 @@ use crate::openai::response::{Collected, Envelope, Style, Totals};
 use crate::openai::sse::{self, Comments};
 use crate::openai::tools::{Parsing, ReasoningLimit};
 use crate::replies::Listener;
+use crate::text::ShownTokens;
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
@@ -167,6 +168,11 @@ async fn submit(
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
     let stops = StopMatcher::new(&job.common.stop);
+    let shown = match &job.parsing {
+        _ if !job.common.skip_special_tokens => ShownTokens::All,
+        Some(parsing) => ShownTokens::Only(parsing.shown()),
+        None => ShownTokens::None,
+    };
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
@@ -205,7 +211,8 @@ async fn submit(
             })?;
             let place = (choices.len() as u32, copy == 0);
             let more = (job.parsing.as_ref(), record.clone());
-            choices.push(Choice::new(place, tokens, serving.text.clone(), stops.clone(), more));
+            let text = (serving.text.clone(), shown);
+            choices.push(Choice::new(place, tokens, text, stops.clone(), more));
         }
     }
     if let Some(first) = choices.first_mut() {

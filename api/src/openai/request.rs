@@ -70,6 +70,9 @@ pub(crate) struct Common {
     /// Whether the output goes on after the model's end tokens. An output that follows a grammar ends at an end token
     /// in any case.
     pub(crate) ignore_eos: bool,
+    /// Whether the text of the answer leaves out control tokens, as it does by default. Tokens that mark tool calls or
+    /// reasoning are read in any case.
+    pub(crate) skip_special_tokens: bool,
     /// Grammar that the output follows, if the request states one.
     pub(crate) rule: Option<Rule>,
     pub(crate) tier: Tier,
@@ -105,6 +108,7 @@ impl Common {
             stop: stop(body)?,
             stop_token_ids: stop_token_ids(body, model.vocab_size)?,
             ignore_eos,
+            skip_special_tokens: body.boolean_or("skip_special_tokens", true)?,
             rule: structured::rule(body)?,
             tier,
             priority,

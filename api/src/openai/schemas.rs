@@ -119,6 +119,10 @@ fn common() -> Vec<Property> {
         ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
         (
+            "skip_special_tokens",
+            flag("Whether the text leaves out control tokens; true by default."),
+        ),
+        (
             "service_tier",
             word(
                 &SERVICE_TIERS,

@@ -42,8 +42,7 @@ pub(crate) async fn tokenize(
     let wants_texts = fields.boolean("return_token_strs")?;
     let tokens = match fields.string("prompt")? {
         Some(prompt) => {
-            let special = fields.get("add_special_tokens").is_none()
-                || fields.boolean("add_special_tokens")?;
+            let special = fields.boolean_or("add_special_tokens", true)?;
             serving.tokenize(Tier::Background, prompt.to_owned(), special).await?
         }
         None => {

@@ -263,7 +263,7 @@ impl Text {
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
             Kind::Bytes(_) => {
-                let mut decoder = self.decoder(None);
+                let mut decoder = self.decoder(ShownTokens::None);
                 let text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
                 text + &decoder.finish()
             }
@@ -271,18 +271,18 @@ impl Text {
         }
     }
 
-    /// Returns a streaming decoder for the tokens that are generated after a prompt. The decoder leaves out control
-    /// tokens, except the tokens in `shown`.
-    pub(crate) fn decoder(&self, shown: Option<&Arc<[TokenId]>>) -> StreamDecoder {
+    /// Returns a streaming decoder for the tokens that are generated after a prompt. The decoder spells out the control
+    /// tokens that `shown` names, and leaves out the others.
+    pub(crate) fn decoder(&self, shown: ShownTokens<'_>) -> StreamDecoder {
         match &self.kind {
             Kind::Bytes(vocabulary) => {
                 StreamDecoder::Bytes(vocabulary.clone(), Utf8Decoder::default())
             }
             Kind::Model(model) => {
-                let decoder = model.tokenizer.stream_decoder(true);
+                let decoder = model.tokenizer.stream_decoder(shown != ShownTokens::All);
                 StreamDecoder::Model(match shown {
-                    Some(shown) => decoder.showing(shown.clone()),
-                    None => decoder,
+                    ShownTokens::Only(tokens) => decoder.showing(tokens.clone()),
+                    ShownTokens::All | ShownTokens::None => decoder,
                 })
             }
         }
@@ -293,6 +293,17 @@ impl Text {
 fn stated(path: &Path, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, String> {
     let failed = |error| format!("the chat template {}: {error}", path.display());
     ChatTemplate::from_file(path, tokenizer).map_err(failed)
+}
+
+/// Control tokens that a streaming decoder spells out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShownTokens<'a> {
+    /// No control token.
+    None,
+    /// These control tokens, which the parser of the answer needs.
+    Only(&'a Arc<[TokenId]>),
+    /// All control tokens: the request has `skip_special_tokens` false.
+    All,
 }
 
 /// Streaming decoder: turns tokens into text one by one, and never returns part of a character.

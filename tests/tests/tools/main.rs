@@ -2,6 +2,7 @@
 //! replies, and calls of the default model.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+mod control_tokens;
 mod default_model;
 mod families;
 mod preempted;

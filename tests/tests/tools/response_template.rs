@@ -18,7 +18,7 @@ fn character(byte: u8) -> char {
 }
 
 /// Makes a directory of a model with random weights, whose vocabulary has a token for each byte.
-fn model(response_template: &Value) -> TempDir {
+pub(crate) fn model(response_template: &Value) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/tiny/qwen3");
     for file in ["config.json", "model.safetensors"] {
@@ -49,7 +49,7 @@ fn model(response_template: &Value) -> TempDir {
     dir
 }
 
-fn server(dir: &TempDir, tool_parser: ToolParser) -> TestServer {
+pub(crate) fn server(dir: &TempDir, tool_parser: ToolParser) -> TestServer {
     let mut settings = ServerSettings::default();
     settings.device.kind = DeviceKind::Cpu;
     settings.kv.cache_mib = 64;

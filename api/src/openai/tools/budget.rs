@@ -3,7 +3,7 @@
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
 use crate::openai::tools::Parsing;
-use crate::text::{Forms, StreamDecoder, Text};
+use crate::text::{Forms, ShownTokens, StreamDecoder, Text};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -81,7 +81,7 @@ impl fmt::Debug for ReasoningLimit {
 
 impl Constraint for ReasoningLimit {
     fn start(&self) -> Box<dyn ConstraintState> {
-        let decoder = self.text.decoder(Some(self.parsing.shown()));
+        let decoder = self.text.decoder(ShownTokens::Only(self.parsing.shown()));
         let reading = Reading { decoder, parser: self.parsing.reads(), used: 0 };
         let other = self.other.as_ref().map(|other| other.start());
         Box::new(State { budget: self.budget, other, reading: Some(reading) })
