@@ -6,7 +6,7 @@ use tiercel_device::Timestamp;
 
 /// Safety margin of TTFT: a first token is planned to come this long before its TTFT target, in multiples of the mean
 /// error of predicted step times.
-const FIRST_TOKEN_MARGIN: f64 = 30.0;
+const FIRST_TOKEN_MARGIN: f64 = 20.0;
 /// Smallest relative error of predicted step times with which the safety margin of TTFT is computed, because a smaller
 /// measured error means little until many steps have been measured.
 const LEAST_ERROR: f64 = 0.03;
@@ -79,9 +79,9 @@ mod tests {
     /// pairs of tokens (12 * 8 with the computed ones, 66 among themselves).
     const FIRST_US: f64 = 136.5;
     /// Part of one step that the second prompt of `demand_us` needs, us. The prompt takes 91.25 us: 10 tokens of 8 us,
-    /// and 0.25 us for each of 45 pairs of tokens. Its first token is planned 30 * 3 % of a step, 900 us, before its
-    /// target: 19,100 us after the arrival, of which 10,000 us and this step of 1,000 us are spent.
-    const SECOND_US: f64 = 91.25 / 8_100.0 * 1_000.0;
+    /// and 0.25 us for each of 45 pairs of tokens. Its first token is planned 20 * 3 % of a step, 600 us, before its
+    /// target: 19,400 us after the arrival, of which 10,000 us and this step of 1,000 us are spent.
+    const SECOND_US: f64 = 91.25 / 8_400.0 * 1_000.0;
 
     /// Returns the time that the next step must give to two prompts with a TTFT target of 20 ms, where steps take 1,000
     /// us. The first prompt arrived `age_us` ago and has 12 of its 20 tokens left, the second arrived 10,000 us ago and
@@ -99,21 +99,21 @@ mod tests {
 
     #[test]
     fn a_prompt_is_due_when_the_next_step_would_not_end_before_the_planned_time() {
-        // The first token of the first prompt is planned 19,100 us after the arrival. With an age of 17,099 us, this
+        // The first token of the first prompt is planned 19,400 us after the arrival. With an age of 17,399 us, this
         // step and a next one end 1 us before. So the prompt needs its 136.5 us within the 1,001 us that follow this
-        // step. Both prompts need 227.75 us within 8,100 us, a smaller share.
-        assert_near(demand_us(17_099, false), FIRST_US / 1_001.0 * 1_000.0);
-        // With an age of 17,100 us, a next step ends at the planned time itself, so the prompt needs all of its time in
+        // step. Both prompts need 227.75 us within 8,400 us, a smaller share.
+        assert_near(demand_us(17_399, false), FIRST_US / 1_001.0 * 1_000.0);
+        // With an age of 17,400 us, a next step ends at the planned time itself, so the prompt needs all of its time in
         // this step.
-        assert_near(demand_us(17_100, false), FIRST_US + SECOND_US);
+        assert_near(demand_us(17_400, false), FIRST_US + SECOND_US);
         // The TTFT target itself is met by a step that ends exactly 20,000 us after the arrival.
         assert_near(demand_us(19_000, false), FIRST_US + SECOND_US);
     }
 
     #[test]
     fn a_late_prompt_is_served_as_if_it_had_just_arrived_or_at_once_if_streams_wait() {
-        // The whole first prompt takes 20 * 8 us and 0.25 us for each of 190 pairs of tokens, 207.5 us, in 19,100 us.
-        assert_near(demand_us(19_001, false), 207.5 / 19_100.0 * 1_000.0 + SECOND_US);
+        // The whole first prompt takes 20 * 8 us and 0.25 us for each of 190 pairs of tokens, 207.5 us, in 19,400 us.
+        assert_near(demand_us(19_001, false), 207.5 / 19_400.0 * 1_000.0 + SECOND_US);
         assert_near(demand_us(19_001, true), FIRST_US + SECOND_US);
     }
 }
