@@ -168,11 +168,6 @@ async fn submit(
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
     let stops = StopMatcher::new(&job.common.stop);
-    let shown = match &job.parsing {
-        _ if !job.common.skip_special_tokens => ShownTokens::All,
-        Some(parsing) => ShownTokens::Only(parsing.shown()),
-        None => ShownTokens::None,
-    };
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
@@ -211,7 +206,7 @@ async fn submit(
             })?;
             let place = (choices.len() as u32, copy == 0);
             let more = (job.parsing.as_ref(), record.clone());
-            let text = (serving.text.clone(), shown);
+            let text = (serving.text.clone(), shown(job));
             choices.push(Choice::new(place, tokens, text, stops.clone(), more));
         }
     }
@@ -219,6 +214,15 @@ async fn submit(
         first.heard_by(job.listener.take());
     }
     Ok(choices)
+}
+
+/// Returns the control tokens that the text of the answer spells out.
+fn shown(job: &Job) -> ShownTokens<'_> {
+    match &job.parsing {
+        _ if !job.common.skip_special_tokens => ShownTokens::All,
+        Some(parsing) => ShownTokens::Only(parsing.shown()),
+        None => ShownTokens::None,
+    }
 }
 
 /// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens; fails if prompt and output do not

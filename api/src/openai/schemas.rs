@@ -83,6 +83,14 @@ fn seed() -> RefOr<Schema> {
         .into()
 }
 
+fn stream_options() -> RefOr<Schema> {
+    let usage = flag("Whether a chunk with token counts ends the stream.");
+    let every = flag(
+        "Whether the other chunks have the token counts of their choice so far; needs `include_usage`.",
+    );
+    object("Needs `stream`.", 0, vec![("include_usage", usage), ("continuous_usage_stats", every)])
+}
+
 /// Returns the fields that both kinds of requests for generation share.
 fn common() -> Vec<Property> {
     let tokens = |about| count(1..=u64::from(u32::MAX), about);
@@ -93,19 +101,10 @@ fn common() -> Vec<Property> {
     let stops = array(stop.clone(), 0..=MAX_STOPS, "Texts that end the output: at most 2 KiB.");
     let target = |about| number(slo::RANGE_MS, about);
     let (least, most) = patience::RANGE_MS.into_inner();
-    let usage = flag("Whether a chunk with token counts ends the stream.");
-    let every = flag(
-        "Whether the other chunks have the token counts of their choice so far; needs `include_usage`.",
-    );
-    let options = object(
-        "Needs `stream`.",
-        0,
-        vec![("include_usage", usage), ("continuous_usage_stats", every)],
-    );
     let mut fields = vec![
         ("model", text("Name of the served model.")),
         ("stream", flag("Whether the answer comes as server-sent events.")),
-        ("stream_options", options),
+        ("stream_options", stream_options()),
         (
             "n",
             count(
@@ -118,10 +117,6 @@ fn common() -> Vec<Property> {
         ("stop", any_of([stop, stops], "One text or several that end the output.")),
         ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
-        (
-            "skip_special_tokens",
-            flag("Whether the text leaves out control tokens; true by default."),
-        ),
         (
             "service_tier",
             word(
@@ -144,6 +139,8 @@ fn common() -> Vec<Property> {
             ),
         ),
     ];
+    let skip = flag("Whether the text leaves out control tokens; true by default.");
+    fields.push(("skip_special_tokens", skip));
     fields.extend(sampling());
     fields.extend(structured_schemas::fields());
     fields
