@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
         self.boolean_or(name, false)
     }
 
-    /// Reads a flag; `default` if the field is absent or null.
+    /// Reads a flag. Returns `default` if the field is absent or null.
     pub(crate) fn boolean_or(&self, name: &str, default: bool) -> Result<bool, ApiError> {
         Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(default))
     }

@@ -302,7 +302,7 @@ pub(crate) enum ShownTokens<'a> {
     None,
     /// These control tokens, which the parser of the answer needs.
     Only(&'a Arc<[TokenId]>),
-    /// All control tokens: the request has `skip_special_tokens` false.
+    /// All control tokens, as a request with `skip_special_tokens` false asks for.
     All,
 }
 

@@ -1,4 +1,4 @@
-//! Tests that answers leave out control tokens, and spell them out if the request has `skip_special_tokens` false.
+//! Tests that an answer spells out control tokens only if its request has `skip_special_tokens` false.
 
 use crate::response_template::{model, server};
 use serde_json::{Value, json};
