@@ -184,8 +184,8 @@ impl State {
         if sequence.first_token_at.is_none() && outcome.is_none() {
             self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
         }
-        if complete && sequence.tier == Tier::Premium {
-            self.learn_from_premium(&sequence);
+        if sequence.tier == Tier::Premium {
+            self.learn_from_premium(&sequence, complete);
         }
         self.queue.ended(&sequence, self.used_us(&sequence), complete);
         if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
@@ -209,15 +209,19 @@ impl State {
         })
     }
 
-    /// Counts a completed premium sequence for the slack reserve: in target or not. A sequence with targets of its own
-    /// does not count, because any client may state loose ones, nor does a disturbed one. A sequence whose last token
-    /// came while one tier alone had requests does not count either, because no reserve is kept then.
-    fn learn_from_premium(&mut self, sequence: &Sequence) {
+    /// Counts a premium sequence that has ended for the slack reserve: in target or not. Of the sequences that are not
+    /// `complete`, only late ones without a first token count, as misses: their clients gave up, for example. A sequence
+    /// with targets of its own does not count, because any client may state loose ones, nor does a disturbed one. A
+    /// sequence whose last token came (or that arrived, without a token) while one tier alone had requests does not count
+    /// either, because no reserve is kept then.
+    fn learn_from_premium(&mut self, sequence: &Sequence, complete: bool) {
+        let missed = sequence.first_token_at.is_none() && sequence.service.late;
+        let in_target = if complete { sequence.in_target() } else { missed.then_some(false) };
+        let at = sequence.last_token_at.unwrap_or(sequence.arrival);
         let of_tier = sequence.service.asked == SloTargets::default();
-        let last = sequence.last_token_at.filter(|_| of_tier && !sequence.disturbed);
-        let beside_others = last.is_some_and(|at| !self.queue.traffic(at).one_tier);
-        if let Some(in_target) = sequence.in_target().filter(|_| beside_others) {
-            self.reserve.completed(in_target);
+        let counts = of_tier && !sequence.disturbed && !self.queue.traffic(at).one_tier;
+        if let Some(in_target) = in_target.filter(|_| counts) {
+            self.reserve.ended(in_target);
         }
     }
 

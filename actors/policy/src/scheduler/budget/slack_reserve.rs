@@ -89,8 +89,8 @@ impl SlackReserve {
         }
     }
 
-    /// Changes the excess misses by a completed premium sequence, which met all of its targets or missed one.
-    pub(crate) fn completed(&mut self, in_target: bool) {
+    /// Changes the excess misses by a premium sequence that has ended, and met all of its targets or missed one.
+    pub(crate) fn ended(&mut self, in_target: bool) {
         let change = if in_target { self.assurance - 1.0 } else { 1.0 };
         let most = EXCESS_PER_NINE * nines(self.assurance);
         self.excess_misses = (self.excess_misses + change).clamp(0.0, most);
@@ -231,7 +231,7 @@ mod tests {
         // One of 100 steps ends with a lag of 150 ms, four more with less: 150 ms are the quantile 0.999.
         let mut reserve = after(0.999, 100, 180_000.0, 10_000);
         let mut us_after = |requests: usize, in_target| {
-            (0..requests).for_each(|_| reserve.completed(in_target));
+            (0..requests).for_each(|_| reserve.ended(in_target));
             reserve.update_reserve();
             reserve.us()
         };
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_changed_assurance_begins_with_the_full_reserve() {
         let mut reserve = after(0.99, 100, 180_000.0, 10_000);
-        (0..1_000).for_each(|_| reserve.completed(true));
+        (0..1_000).for_each(|_| reserve.ended(true));
         assert_eq!(reserve.saving_max(), 0.0);
         reserve.set_assurance(0.999);
         assert!(reserve.us() > 145e3 && reserve.saving_max() > 0.149, "{reserve:?}");

@@ -77,6 +77,28 @@ fn premium_requests_in_target_beside_lower_tiers_make_the_reserve_smaller() {
 }
 
 #[test]
+fn a_client_that_gives_up_a_late_premium_request_counts_as_a_missed_target() {
+    let saving_after = |late, answered| {
+        let mut s = scheduler(|_| ());
+        s.reserve = SlackReserve::new(0.99);
+        s.queue.arrivals.set(Tier::Background, Some(Timestamp(0)));
+        (0..100).for_each(|_| s.reserve.ended(true));
+        s.enqueue(sequence(1, Tier::Premium, 4));
+        s.queue.set_late(SeqId(1), late, &s.basis);
+        if answered {
+            step(&mut s);
+        }
+        s.cancel(SeqId(1)).expect("it has not ended");
+        s.reserve.saving_max()
+    };
+    let (one_nine, two_nines) = (0.05, 0.10);
+    let assert_saving = |saving: f64, expected: f64| assert!((saving - expected).abs() < 1e-9);
+    assert_saving(saving_after(true, false), two_nines);
+    assert_saving(saving_after(false, false), one_nine);
+    assert_saving(saving_after(true, true), one_nine);
+}
+
+#[test]
 fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target() {
     let mut s = scheduler(|_| ());
     s.basis.targets.premium.tpot_ms = Some(2.0);
