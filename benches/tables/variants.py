@@ -102,7 +102,7 @@ CONSTANTS = [
     ("scheduler/queue/tier_fair_queue", "CREDIT_US_MAX", "us of usage over the share", None),
     ("scheduler/plan/retry", "OPENS_MAX", "requests", None),
     ("scheduler/plan/retry", "EMPTY_PLANS_MAX", "plans", None),
-    ("scheduler/state", "HIT_SMOOTHING", "weight of a new prompt", None),
+    ("scheduler/queue/mod", "HIT_SMOOTHING", "weight of a new prompt", None),
 ]
 
 # Settings that are numbers and are varied like constants: name, unit, value, values to try.

@@ -243,7 +243,7 @@ impl State {
                 self.counters.prefix_query_tokens += u64::from(prompt);
                 self.counters.prefix_hit_tokens += u64::from(hit);
                 let found = f64::from(hit) / f64::from(prompt.max(1));
-                self.hit_share.observe(found);
+                self.queue.hit_share.observe(found);
             }
             Opened::Again { recompute } => {
                 self.counters.recomputed_tokens += u64::from(recompute);

@@ -2,7 +2,6 @@
 
 use crate::accounting::{Ledger, UsageReport};
 use crate::admission::{Capacity, ShareReport};
-use crate::ewma::Ewma;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::derived_targets::DerivedTargets;
 use crate::scheduler::budget::prefill_time::capacity;
@@ -24,9 +23,6 @@ use crate::scheduler::suspects::Suspects;
 use crate::slo::{Promise, Retargeted, Targets};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
-
-/// Weight of a new prompt in the exponential mean of the prefix-cache hit rate.
-const HIT_SMOOTHING: f64 = 0.05;
 
 /// State of the scheduler: every live sequence, and the cycle of planning a step, granting its blocks and running it.
 #[derive(Debug)]
@@ -56,8 +52,6 @@ pub(crate) struct State {
     pub(crate) usage: TierUsage,
     /// Tokens and device time that each tier and each tenant had, and the device time that was due to them.
     pub(crate) ledger: Ledger,
-    /// Prefix-cache hit rate: mean share of a prompt's tokens found in the cache lately, 0 to 1.
-    pub(crate) hit_share: Ewma,
     /// Whether the static batch is closed to new sequences, because one of its sequences has ended.
     pub(crate) batch_closed: bool,
     /// Number of times that sequences got their blocks (starts and resumes) so far.
@@ -92,7 +86,6 @@ impl State {
             outbox: Outbox::default(),
             usage: TierUsage::default(),
             ledger: Ledger::default(),
-            hit_share: Ewma::starting_at(0.0, HIT_SMOOTHING),
             batch_closed: false,
             opened: 0,
             counters: Counters::default(),
@@ -176,7 +169,7 @@ impl State {
 
     /// Returns the report for admission: device time that is available to prompts, and the backlog of prompts.
     pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
-        capacity(&self.queue, &self.basis, (self.hit_share.mean(), self.share_report()), now)
+        capacity(&self.queue, &self.basis, self.share_report(), now)
     }
 
     /// Returns the report for shedding by shares: server load, and each tier's used and due share of the device's time.
@@ -242,13 +235,13 @@ impl State {
 
     /// Counts the sequences that wait for their start, those that run and those that are preempted.
     pub(crate) fn census(&self) -> Census {
-        let (waiting, never_open) = self.queue.table.waiting_count();
-        let preempted = waiting as u32 - never_open.iter().sum::<u32>();
-        let mut census = Census { waiting: never_open, running: 0, preempted };
+        let (waiting, not_started) = self.queue.table.waiting_count();
+        let preempted = waiting as u32 - not_started.iter().sum::<u32>();
+        let mut census = Census { waiting: not_started, running: 0, preempted };
         for (_, sequence) in self.queue.table.active() {
             match sequence.phase {
                 Phase::Running => census.running += 1,
-                Phase::Opening if !sequence.was_open() => {
+                Phase::Opening if !sequence.has_started() => {
                     census.waiting[sequence.tier.index()] += 1;
                 }
                 Phase::Waiting | Phase::Opening | Phase::Preempting => census.preempted += 1,

@@ -61,13 +61,12 @@ fn decodes(sequence: &&Sequence) -> bool {
     sequence.tier < Tier::Background && streams && !sequence.held()
 }
 
-/// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. `hit_share`
-/// is the share of prompt tokens found in the prefix cache lately. The report has no `shedding` if steps have a fixed
-/// size and usage is not counted, because then the available time is unknown.
+/// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. The report has
+/// no `shedding` if steps have a fixed size and usage is not counted, because then the available time is unknown.
 pub(crate) fn capacity(
     queue: &Queue,
     basis: &Basis,
-    (hit_share, shares): (f64, ShareReport),
+    shares: ShareReport,
     now: Timestamp,
 ) -> Capacity {
     let mut backlog_us = [0.0; TIERS];
@@ -77,8 +76,7 @@ pub(crate) fn capacity(
         backlog_us[prompt.tier_before_ageing().index()] +=
             basis.cost.prefill_us(left, prompt.planned_len() - left);
     }
-    // Assume that the prefix cache holds the same share of the waiting prompts as of recent ones (`hit_share`).
-    let token_us = basis.cost.prefill_us(1, 0) * (1.0 - hit_share);
+    let token_us = basis.cost.prefill_us(1, 0) * queue.uncached_share();
     for (us, tokens) in backlog_us.iter_mut().zip(queue.table.backlog_tokens()) {
         *us += token_us * tokens as f64;
     }
@@ -183,7 +181,8 @@ mod tests {
         held.held_by_stream = true;
         s.queue.table.insert(held);
         s.enqueue(sequence(5, Tier::Premium, 40));
-        let report = capacity(&s.queue, &s.basis, (0.25, ShareReport::default()), NOW);
+        s.queue.hit_share.observe_as(1.0, 0.25);
+        let report = capacity(&s.queue, &s.basis, ShareReport::default(), NOW);
         // Of a waiting prompt, three quarters of the tokens are expected to be computed, at 8 us each.
         assert_eq!(report.token_us, 6.0);
         // The rests of the running prompts: 12 tokens after 8 take 12 * 8 + 162 * 0.25 = 136.5 us, 7 after 3 take 7 * 8

@@ -52,7 +52,7 @@ fn prompt_tokens_and_cache_hits_are_counted_at_the_first_start() {
     s.enqueue(sequence(2, Tier::Standard, 7));
     s.open(SeqId(1), 4);
     // 4 of 10 tokens were found, and one observation counts 5 %.
-    assert!((s.hit_share.mean() - 0.02).abs() < 1e-9, "{:?}", s.hit_share);
+    assert!((s.queue.hit_share.mean() - 0.02).abs() < 1e-9, "{:?}", s.queue.hit_share);
     s.open(SeqId(2), 4);
     let counters = s.counters();
     assert_eq!((counters.prefix_query_tokens, counters.prefix_hit_tokens), (10 + 7, 4 + 4));

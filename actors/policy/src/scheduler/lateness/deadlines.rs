@@ -140,11 +140,12 @@ struct Judged {
 }
 
 impl Judged {
-    /// Returns a request that is judged at `now`. A step takes `step_us`.
+    /// Returns a request that is judged at `now`. A step takes `step_us`. Of a prompt without blocks, the share
+    /// `uncached_share` is expected to be computed.
     fn new(
         entry: Entry,
         sequence: &Sequence,
-        (basis, step_us): (&Basis, f64),
+        (basis, uncached_share, step_us): (&Basis, f64, f64),
         now: Timestamp,
     ) -> Judged {
         let (_, deadline, _) = entry;
@@ -152,7 +153,7 @@ impl Judged {
         let due_us = deadline.0 as f64 - now.0 as f64 - slack_us;
         Judged {
             entry,
-            prompt: prompt(sequence, due_us, basis),
+            prompt: prompt(sequence, due_us, (basis, uncached_share)),
             held: sequence.held(),
             was_late: sequence.service.late,
         }
@@ -220,7 +221,7 @@ impl Deadlines {
         (queue, basis): (&Queue, &Basis),
         now: Timestamp,
     ) {
-        let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0);
+        let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0) * queue.uncached_share();
         self.arrives(sequence.tier, work_us, now);
         self.late.flow[sequence.tier.index()].comes(now);
         sequence.service.deadline = self.deadline(sequence, (queue, basis), now);
@@ -291,6 +292,7 @@ impl Deadlines {
             return;
         }
         let time = PrefillTime::now(queue, basis, traffic);
+        let uncached_share = queue.uncached_share();
         let mut before_us = 0.0;
         for tier in Tier::ALL {
             let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
@@ -298,7 +300,7 @@ impl Deadlines {
             let share = (most - taken).max(SHARE_MIN);
             let judged = self.of(tier).filter_map(|entry| {
                 let sequence = queue.table.get(entry.2)?;
-                Some(Judged::new(entry, sequence, (basis, time.step_us), now))
+                Some(Judged::new(entry, sequence, (basis, uncached_share, time.step_us), now))
             });
             let judged: Vec<Judged> = judged.collect();
             let mut prompts: Vec<Prompt> =
@@ -353,10 +355,15 @@ impl Deadlines {
 
 /// Returns the prompt work that a sequence still has before its deadline; `None` if the sequence is on hold, or if its
 /// first token is already being sampled, so that no prompt work is left.
-fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
+fn prompt(
+    sequence: &Sequence,
+    due_us: f64,
+    (basis, uncached_share): (&Basis, f64),
+) -> Option<Prompt> {
     let waits = !sequence.held() && sequence.planned_output() == 0;
     let left = sequence.left_to_compute();
-    let work_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
+    let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
+    let work_us = if sequence.has_started() { whole_us } else { whole_us * uncached_share };
     let (tenant, weight) = sequence.service.weighted_tenant();
     waits.then_some(Prompt { seq: sequence.id, tenant, weight, due_us, work_us })
 }

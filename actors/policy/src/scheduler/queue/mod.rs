@@ -14,6 +14,7 @@ pub(crate) mod tier_usage;
 mod waiting;
 
 use crate::admission::DrainRate;
+use crate::ewma::Ewma;
 use crate::scheduler::queue::arrivals::{Arrivals, Traffic};
 use crate::scheduler::queue::fair_queue::FairQueue;
 use crate::scheduler::queue::length_predictor::LengthPredictor;
@@ -25,6 +26,9 @@ use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
+/// Weight of a new prompt in the exponential mean of the prefix-cache hit rate.
+const HIT_SMOOTHING: f64 = 0.05;
+
 /// All live sequences in the order of service, and the state (arrivals, fair queues, predicted lengths) from which that
 /// order is made.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(crate) struct Queue {
     /// Drain rate of each tier: how fast its requests get their first tokens.
     pub(crate) drain: [DrainRate; Tier::ALL.len()],
     pub(crate) predictor: LengthPredictor,
+    /// Prefix-cache hit rate: mean share of a prompt's tokens found in the cache lately, 0 to 1.
+    pub(crate) hit_share: Ewma,
     /// Fair queue of all tenants, in which service is counted in tokens, for `scheduler.order = fair`.
     pub(crate) token_queue: FairQueue,
     pub(crate) tenants: TenantFairQueues,
@@ -48,6 +54,7 @@ impl Queue {
             arrivals: Arrivals::default(),
             drain: Default::default(),
             predictor: LengthPredictor::new(),
+            hit_share: Ewma::starting_at(0.0, HIT_SMOOTHING),
             token_queue: FairQueue::default(),
             tenants: TenantFairQueues::default(),
             tiers: TierFairQueue::new(&rules.shares),
@@ -57,6 +64,12 @@ impl Queue {
     /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
         self.arrivals.traffic(self.table.backlog_tokens(), now)
+    }
+
+    /// Returns the share of the tokens of a prompt without blocks that are expected to be computed, 0 to 1: the prefix
+    /// cache is expected to hold the same share of the prompt as of recent ones.
+    pub(crate) fn uncached_share(&self) -> f64 {
+        1.0 - self.hit_share.mean()
     }
 
     /// Tells the tiers' fair queue which tiers have best-effort requests waiting.
@@ -86,7 +99,7 @@ impl Queue {
             let Some(tier) = tiers.next(waits) else { break };
             let Some((rank, sequence)) = lines[tier.index()].next() else { break };
             // Charge only sequences that never ran: a preempted one was charged to its tier when it started.
-            if !sequence.was_open() {
+            if !sequence.has_started() {
                 tiers.start(tier, sequence.service.tenant_tag.charged_us);
             }
             first.push((rank, sequence));

@@ -5,7 +5,7 @@ use crate::scheduler::NewSequence;
 use crate::scheduler::budget::fixtures::{assert_near, cost, prompt as running, stream};
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::state::State;
-use crate::scheduler::tests::{grant_all, scheduler, sequence};
+use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
 use proptest::prelude::*;
 use tiercel_config::{EngineSettings, Policy};
 
@@ -207,16 +207,31 @@ fn a_stream_without_a_target_pace_shares_steps_with_the_prompts_that_come() {
 }
 
 #[test]
-fn the_work_of_a_prompt_is_that_of_its_rest_unless_it_is_on_hold_or_being_sampled() {
+fn the_work_of_a_prompt_is_that_of_the_tokens_that_are_expected_to_be_computed() {
     let mut s = scheduler(|_| ());
     s.basis.cost = cost();
-    let work_us = |sequence: &Sequence| prompt(sequence, 1.0, &s.basis).map(|found| found.work_us);
+    let work_us =
+        |sequence: &Sequence| prompt(sequence, 1.0, (&s.basis, 0.5)).map(|found| found.work_us);
     // 12 tokens after 8 take 12 * 8 us, and 0.25 us for each of 12 * 8 + 66 pairs of tokens.
     let mut sequence = running(1, Tier::Standard, 20, 8);
+    sequence.kv.cached_tokens = Some(8);
     assert_eq!(work_us(&sequence), Some(136.5));
+    // 20 tokens take 20 * 8 us, and 0.25 us for each of 190 pairs. The cache is expected to hold half of the tokens.
+    assert_eq!(work_us(&running(1, Tier::Standard, 20, 0)), Some(0.5 * 207.5));
     sequence.held_by_operator = true;
     assert_eq!(work_us(&sequence), None);
     assert_eq!(work_us(&stream(1, Tier::Standard, (9, 3), 0)), None);
+}
+
+#[test]
+fn the_demand_of_arriving_prompts_leaves_out_what_the_prefix_cache_is_expected_to_hold() {
+    let taken = |hit_share| {
+        let mut s = scheduler(|_| ());
+        s.queue.hit_share.observe_as(1.0, hit_share);
+        s.enqueue(NewSequence { arrival: NOW, ..sequence(1, Tier::Premium, 900) });
+        s.deadlines.taken_by(&[Tier::Premium], Tier::Standard, NOW)
+    };
+    assert_near(taken(0.9), 0.1 * taken(0.0));
 }
 
 /// Whether a standard prompt of 100 tokens (1,000 us of work) with a TTFT target of `ttft_ms` is late on arrival, if
