@@ -19,7 +19,7 @@ pub struct StepRequest {
     pub progress: Vec<Progress>,
     /// Sequences that ended (finished, cancelled, dropped). The store drops their references to blocks.
     pub released: Vec<SeqId>,
-    /// Requests of the step's sequences for KV blocks, in order of service.
+    /// Requests of the step's sequences for KV blocks, in the order in which the sequences got the step's slots.
     pub wants: Vec<Want>,
     /// Sequences that may be preempted so that the step's sequences get blocks, in the order in which they are taken. A
     /// sequence appears at most once.

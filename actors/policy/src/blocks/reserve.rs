@@ -1,5 +1,5 @@
 //! Answers one step request of the scheduler: takes in progress reports and ended sequences, then decides the
-//! sequences' requests for KV blocks in order of rank.
+//! sequences' requests for KV blocks in the order of the step request.
 
 use super::BlockStore;
 use super::sequence::Phase;

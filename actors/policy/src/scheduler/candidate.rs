@@ -22,7 +22,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Creates a candidate for a step that computes no token of it yet.
+    /// Creates the candidate of a sequence. The plan has given the sequence no tokens yet.
     pub(crate) fn new(rank: Rank, sequence: &'a Sequence) -> Candidate<'a> {
         Candidate {
             sequence,

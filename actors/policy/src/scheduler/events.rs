@@ -74,11 +74,11 @@ impl State {
     /// returns `None` if these tiers have fewer waiting sequences (sequences on hold count too).
     pub(crate) fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> Option<Effect> {
         // Search only if there are such sequences: on a full server any refused request may ask.
-        let (_, never_open) = self.queue.table.waiting_count();
-        if never_open[tier.index() + 1..].iter().sum::<u32>() < choices.max(1) {
+        let (_, not_started) = self.queue.table.waiting_count();
+        if not_started[tier.index() + 1..].iter().sum::<u32>() < choices.max(1) {
             return None;
         }
-        let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
+        let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.has_started();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;
         let retry_after_ms = self.retry_after_ms(last, now)?;
         self.fail(last, RequestFault::TurnedAway { retry_after_ms })
@@ -133,21 +133,24 @@ impl State {
             self.ledger.rests(sequence.tier, sequence.service.account);
             self.ledger.works(tier, sequence.service.account);
         }
-        // The request no longer counts as late if its tier changed, because it may be in time in the new tier.
-        sequence.service.late &= sequence.tier == tier;
-        self.deadlines.leave(&sequence);
-        sequence.service.returns &= sequence.tier == tier;
-        if sequence.first_token_at.is_none() {
-            self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
-            self.deadlines.late.flow[tier.index()].joins(sequence.arrival);
+        if moves {
+            // In its new tier the request may be in time.
+            sequence.service.late = false;
+            self.deadlines.leave(&sequence);
+            sequence.service.returns = false;
+            if sequence.first_token_at.is_none() {
+                self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
+                self.deadlines.late.flow[tier.index()].joins(sequence.arrival);
+            }
         }
         (sequence.tier, sequence.service.priority) = (tier, priority);
         sequence.service.best_effort = false;
-        match moves {
-            true => self.queue.place_in_new_tier(&mut sequence, &self.basis),
-            false => self.queue.place_again(&mut sequence, &self.basis),
+        if moves {
+            self.queue.place_in_new_tier(&mut sequence, &self.basis);
+            self.deadlines.renew(&mut sequence, (&self.queue, &self.basis));
+        } else {
+            self.queue.place_again(&mut sequence, &self.basis);
         }
-        self.deadlines.renew(&mut sequence, (&self.queue, &self.basis));
         self.queue.table.insert(sequence);
         self.retry.noticed();
         true
@@ -179,17 +182,20 @@ impl State {
         if !sequence.held() {
             self.ledger.rests(sequence.tier, sequence.service.account);
         }
+        let was_late = self.deadlines.late.contains(&sequence);
         self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
         if sequence.first_token_at.is_none() && outcome.is_none() {
             self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
         }
         if sequence.tier == Tier::Premium {
-            self.learn_from_premium(&sequence, complete);
+            let missed = was_late && sequence.first_token_at.is_none();
+            let in_target = if complete { sequence.in_target() } else { missed.then_some(false) };
+            self.learn_from_premium(&sequence, in_target);
         }
         self.queue.ended(&sequence, self.used_us(&sequence), complete);
-        if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
-            self.batch_closed = self.queue.table.iter().any(Sequence::was_open);
+        if self.basis.rules.scheduling.batching == Batching::Static && sequence.has_started() {
+            self.batch_closed = self.queue.table.iter().any(Sequence::has_started);
         }
         // Name the blocks that the last step filled, so that later sequences find them in the prefix cache. Do not name
         // blocks of a failed sequence, because its failed step may have left wrong KV in them.
@@ -209,14 +215,12 @@ impl State {
         })
     }
 
-    /// Counts a premium sequence that has ended for the slack reserve: in target or not. Of the sequences that are not
-    /// `complete`, only late ones without a first token count, as misses: their clients gave up, for example. A sequence
-    /// with targets of its own does not count, because any client may state loose ones, nor does a disturbed one. A
-    /// sequence whose last token came (or that arrived, without a token) while one tier alone had requests does not count
-    /// either, because no reserve is kept then.
-    fn learn_from_premium(&mut self, sequence: &Sequence, complete: bool) {
-        let missed = sequence.first_token_at.is_none() && sequence.service.late;
-        let in_target = if complete { sequence.in_target() } else { missed.then_some(false) };
+    /// Counts a premium sequence that has ended for the slack reserve. `in_target` is whether it met all of its targets;
+    /// `None` if that is not known. (A late request that ends without a first token, because its client gave up for
+    /// example, has missed its target.) A sequence with targets of its own does not count, because any client may state
+    /// loose ones, nor does a disturbed one. Nor does a sequence with whose last token (without a token: on whose arrival)
+    /// one tier alone had requests, because no reserve is kept then.
+    fn learn_from_premium(&mut self, sequence: &Sequence, in_target: Option<bool>) {
         let at = sequence.last_token_at.unwrap_or(sequence.arrival);
         let of_tier = sequence.service.asked == SloTargets::default();
         let counts = of_tier && !sequence.disturbed && !self.queue.traffic(at).one_tier;
@@ -348,6 +352,21 @@ mod tests {
         s.enqueue(sequence(1, Tier::Standard, 20));
         assert!(s.reprioritize(SeqId(1), Tier::Standard, 5));
         assert!(!s.queue.table.get(SeqId(1)).expect("it waits").service.late);
+    }
+
+    #[test]
+    fn a_starving_request_stays_in_time_with_a_new_priority() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        s.queue.set_late(SeqId(1), true, &s.basis);
+        s.deadlines.late.update(s.queue.table.get(SeqId(1)).expect("it waits"));
+        let is_late_at = |s: &mut State, at| {
+            s.deadlines.judge(&mut s.queue, &s.basis, Timestamp(at));
+            s.queue.table.get(SeqId(1)).expect("it waits").service.late
+        };
+        assert!(!is_late_at(&mut s, 60_000_000), "it starves");
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5));
+        assert!(!is_late_at(&mut s, 60_000_000), "it starves yet");
     }
 
     #[test]

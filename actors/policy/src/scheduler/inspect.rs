@@ -141,8 +141,8 @@ fn state_of(sequence: &Sequence) -> SequenceState {
     match sequence.phase {
         Phase::Running if sequence.first_token_at.is_some() => SequenceState::Decode,
         Phase::Running => SequenceState::Prefill,
-        Phase::Opening if sequence.was_open() => SequenceState::Resuming,
-        Phase::Waiting if sequence.was_open() => SequenceState::Preempted,
+        Phase::Opening if sequence.has_started() => SequenceState::Resuming,
+        Phase::Waiting if sequence.has_started() => SequenceState::Preempted,
         Phase::Preempting => SequenceState::Preempted,
         Phase::Waiting | Phase::Opening => SequenceState::Waiting,
     }

@@ -60,9 +60,9 @@ impl Rules {
         }
     }
 
-    /// Switches to the settings of a named policy. What stays as it is: the largest numbers of sequences and of tokens
-    /// in a step, the number of steps in flight, the limit on copies in transit, the tiers' shares and the prefix
-    /// cache.
+    /// Switches to the settings of a named policy. These settings stay as they are: the largest numbers of sequences and
+    /// of tokens in a step, the number of steps in flight, the limit on copies in transit, the tiers' shares and
+    /// patience, and the prefix cache.
     pub(crate) fn follow(&mut self, policy: Policy) {
         let preset = policy.preset();
         let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
@@ -78,8 +78,8 @@ impl Rules {
         self.shedding = preset.shedding;
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding and shares. What stays as it is: the number of
-    /// steps in flight, the limit on copies in transit, and the prefix cache.
+    /// Switches to other settings of scheduling, preemption, shedding, shares and patience. These settings stay as they
+    /// are: the number of steps in flight, the limit on copies in transit, and the prefix cache.
     pub(crate) fn adjust(&mut self, settings: &EngineSettings) {
         let steps_in_flight = self.scheduling.steps_in_flight;
         let max_in_transit_mib = self.preemption.max_in_transit_mib;

@@ -15,8 +15,9 @@ const LEAST_ERROR: f64 = 0.03;
 /// targets.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
-    /// Time that prompts need in the next step itself, us, because they are due or late.
-    now_us: f64,
+    /// Time that prompts need in the next step itself, us: late prompts, and those that a later step would finish too
+    /// late.
+    in_next_step_us: f64,
     /// Prompts that may be finished in a later step: for each the time until it is due (its TTFT target less the safety
     /// margin and one step), us, and the time that computing its rest takes, us.
     later: Vec<(f64, f64)>,
@@ -47,10 +48,10 @@ impl PrefillDemand {
         if spent_us + step_us < aim_us {
             self.later.push((aim_us - spent_us, left_us));
         } else if spent_us <= target_us || streams_wait {
-            self.now_us += left_us;
+            self.in_next_step_us += left_us;
         } else {
             let whole_us = cost.prefill_us(prompt.planned_len(), 0);
-            self.now_us += (whole_us * step_us / aim_us.max(step_us)).min(left_us);
+            self.in_next_step_us += (whole_us * step_us / aim_us.max(step_us)).min(left_us);
         }
     }
 
@@ -65,7 +66,7 @@ impl PrefillDemand {
         }
         // Length of a step in which streams take `bare_us` and prompts take the share `share` of the step, us.
         let longer_us = if share < 1.0 { bare_us / (1.0 - share) } else { f64::INFINITY };
-        self.now_us + (share * step_us.max(longer_us)).min(sum_us)
+        self.in_next_step_us + (share * step_us.max(longer_us)).min(sum_us)
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     };
     let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
     let slack_us = due_us - now.since_us(first) as f64;
-    // The cast to `u64` saturates at its bounds, which a slack in us never reaches.
-    (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
+    // The key of a stream that is neither ahead nor behind is in the middle, because keys are not negative.
+    (1_u64 << 63).saturating_add_signed(-(slack_us as i64)).max(1)
 }
 
 /// Returns the time by which a sequence is ahead of its latency target, us: of its TTFT target before the first token,
@@ -173,13 +173,12 @@ mod tests {
     #[test]
     fn the_urgency_is_smaller_by_each_microsecond_that_a_stream_is_ahead() {
         let key_of_none_ahead = 1_u64 << 63;
-        // Due after 4 of 5 tokens at 2048 ms each: 8,192,000 us. The stream took 1,048,576 us, so it is 7,143,424 us
-        // ahead. An `f64` near 2^63 holds multiples of 1024 (above 2^63: of 2048), so all figures are exact.
-        let ahead = urgency(&paced(5, Some(2048.0)), Timestamp(11_000 + 1_048_576));
-        assert_eq!(ahead, key_of_none_ahead - 7_143_424);
-        // Due after 2 of 3 tokens: 4,096,000 us. The stream took 5,242,880 us, so it is 1,146,880 us behind.
-        let behind = urgency(&paced(3, Some(2048.0)), Timestamp(11_000 + 5_242_880));
-        assert_eq!(behind, key_of_none_ahead + 1_146_880);
+        // Due after 4 of 5 tokens at 2000 ms each: 8,000,000 us. The stream took 7,999,999 us, so it is 1 us ahead.
+        let ahead = urgency(&paced(5, Some(2000.0)), Timestamp(11_000 + 7_999_999));
+        assert_eq!(ahead, key_of_none_ahead - 1);
+        // Due after 2 of 3 tokens: 4,000,000 us. The stream took 5,000,003 us, so it is 1,000,003 us behind.
+        let behind = urgency(&paced(3, Some(2000.0)), Timestamp(11_000 + 5_000_003));
+        assert_eq!(behind, key_of_none_ahead + 1_000_003);
         assert_eq!(urgency(&paced(3, None), Timestamp(5_000_000)), 0, "without a TPOT target");
     }
 

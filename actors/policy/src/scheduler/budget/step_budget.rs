@@ -28,8 +28,9 @@ const TIERS: usize = Tier::ALL.len();
 /// if prompts need more of it for their first tokens. A smaller share would make steps short, and so inefficient, while
 /// several tiers have requests.
 const BLOCKING: f64 = 0.3;
-/// The same share for a prompt of one token, whose derived TTFT target is the shortest: such a prompt that arrives when
-/// a step begins has 0.4 of its target left for the next step.
+/// Blocking limit for short prompts: longest step, as a share of the tightest TTFT target of a prompt of one token, whose
+/// derived target is the shortest. Such a prompt that arrives when a step begins has 1 - 0.6 = 0.4 of its target left
+/// for the next step.
 const BLOCKING_SHORT_PROMPT: f64 = 0.6;
 /// Lower bound of the limit that these shares set, in multiples of the time of an empty step. On a slow device a
 /// shorter step would consist mostly of its fixed cost.
@@ -121,8 +122,8 @@ impl StepBudget {
         }
     }
 
-    /// Returns the longest next step that the streams of tiers above `tier` allow, us; for work of tiers below premium
-    /// also one that leaves premium streams their slack reserve.
+    /// Returns the longest next step that the streams of tiers above `tier` allow, us. If `tier` is below premium, the
+    /// step also leaves premium streams their slack reserve.
     fn above(&self, tier: Tier) -> f64 {
         let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
         if tier > Tier::Premium { least.min(self.reserved_us) } else { least }

@@ -78,13 +78,19 @@ fn premium_requests_in_target_beside_lower_tiers_make_the_reserve_smaller() {
 
 #[test]
 fn a_client_that_gives_up_a_late_premium_request_counts_as_a_missed_target() {
-    let saving_after = |late, answered| {
+    let saving_after = |late, waited_us, answered| {
         let mut s = scheduler(|_| ());
         s.reserve = SlackReserve::new(0.99);
         s.queue.arrivals.set(Tier::Background, Some(Timestamp(0)));
         (0..100).for_each(|_| s.reserve.ended(true));
         s.enqueue(sequence(1, Tier::Premium, 4));
-        s.queue.set_late(SeqId(1), late, &s.basis);
+        if late {
+            s.queue.set_late(SeqId(1), true, &s.basis);
+            s.deadlines.late.update(s.queue.table.get(SeqId(1)).expect("it waits"));
+        }
+        if waited_us > 0 {
+            s.deadlines.judge(&mut s.queue, &s.basis, Timestamp(waited_us));
+        }
         if answered {
             step(&mut s);
         }
@@ -93,9 +99,10 @@ fn a_client_that_gives_up_a_late_premium_request_counts_as_a_missed_target() {
     };
     let (one_nine, two_nines) = (0.05, 0.10);
     let assert_saving = |saving: f64, expected: f64| assert!((saving - expected).abs() < 1e-9);
-    assert_saving(saving_after(true, false), two_nines);
-    assert_saving(saving_after(false, false), one_nine);
-    assert_saving(saving_after(true, true), one_nine);
+    assert_saving(saving_after(true, 0, false), two_nines);
+    assert_saving(saving_after(true, 60_000_000, false), two_nines);
+    assert_saving(saving_after(false, 0, false), one_nine);
+    assert_saving(saving_after(true, 0, true), one_nine);
 }
 
 #[test]

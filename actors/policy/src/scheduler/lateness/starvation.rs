@@ -38,12 +38,11 @@ const ALONE_US: u64 = 10_000_000;
 /// tenant's queue drains. If late requests of an overloaded tier starved after a fixed wait, the order of arrival would
 /// make every request late. So a request waits the longer before it starves, the longer the queue is.
 const ALONE_SHARE: f64 = 0.35;
-/// Longest time in which a tenant's queue may drain for its late requests to starve, if no higher tier has requests,
-/// us.
+/// If no higher tier has requests, a tenant's late requests starve only if its queue drains within this time, us.
 const DRAIN_US_MAX: f64 = 300e6;
 /// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
-/// Background requests do not starve while higher tiers have requests, which leave so little time that all of
-/// background would be late.
+/// Background requests do not starve while higher tiers have requests: these leave background so little time that all of
+/// its requests would be late, and all would starve.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
 /// part of this number in proportion to its weight, and at least one request. If the parts add up to more than this
@@ -109,6 +108,12 @@ impl LateRequests {
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         remove(&mut self.late, owner(sequence), entry(sequence));
         remove(&mut self.starving, owner(sequence), sequence.id);
+    }
+
+    /// Whether a request is late or starves.
+    pub(crate) fn contains(&self, sequence: &Sequence) -> bool {
+        let starving = self.starving.get(&owner(sequence));
+        sequence.service.late || starving.is_some_and(|group| group.requests.contains(&sequence.id))
     }
 
     /// Whether no request is late or starves, for tests.

@@ -22,12 +22,12 @@ enum Protection {
     Usual,
     /// The sequence was preempted as often as allowed (`preemption.max_per_request`), and `preemption.at_limit` is not
     /// `drop`. Its blocks may be taken only by running sequences that grow and are served before it, and by the first
-    /// sequence of a plan if this first sequence runs and is served before the victim, or waits and has a higher
-    /// effective tier.
+    /// sequence of a plan if this first sequence waits, may preempt by force and has a higher effective tier.
     Limited,
     /// Most protected: the sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks,
     /// or is of the premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan
-    /// may take its blocks, under the same condition.
+    /// may take its blocks: if it runs and is served before the victim, or if it waits, may preempt by force and has a
+    /// higher effective tier.
     Spared,
 }
 

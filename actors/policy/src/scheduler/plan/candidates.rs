@@ -27,7 +27,7 @@ pub(crate) fn eligible<'a>(
     let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
     // A waiting sequence may be opened only after the steps in flight have sampled their tokens for it.
     let may_open = |s: &Sequence| {
-        scope == RetryScope::All && (view.may_start || s.was_open()) && s.kv.in_flight.is_empty()
+        scope == RetryScope::All && (view.may_start || s.has_started()) && s.kv.in_flight.is_empty()
     };
     // After an empty plan ignore the tiers' fair queue and go by rank: only the first sequence by rank may take blocks
     // of all others.

@@ -19,9 +19,8 @@ const UNAFFORDED_MAX: u32 = 16;
 /// targets would otherwise never catch up.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
-/// Longest bare step with which a second prompt waits for the next step although a part of the prompt would fit into
-/// this step, as a share of the time that the part takes. The prompt waits only if the next step can compute the whole
-/// prompt. The first prompt then gets its first token sooner by the time of the part, and the second prompt gets its
+/// A part of a second prompt waits for the next step if the bare step takes at most this share of the part's time. (The
+/// next step must be able to compute the whole prompt.) The first prompt then gets its first token sooner by the time of the part, and the second prompt gets its
 /// first token no later if the next step has as much time and room.
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
@@ -93,8 +92,9 @@ struct PrefillRoom {
     background_tokens: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
-    /// Time of the step without prompts, us, against which chunks count as long if this step finishes another prompt of
-    /// the same tier; infinite if the settings give steps a fixed size, so that no chunk is long.
+    /// Time of the bare step, us, against which chunks count as long if this step finishes another prompt of the same
+    /// tier. Infinite, so that no chunk is long, if the settings give steps a fixed size or if the bare step is predicted
+    /// to take 0 us.
     separate_bare_us: f64,
     /// Whether the block store's last answer denied a sequence's request for blocks.
     shortage: bool,

@@ -61,8 +61,8 @@ fn rank_is_in_time(
     })
 }
 
-/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: by rank alone if
-/// `order` is `Rank`.
+/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: in the order of the
+/// candidates if `order` is `Rank`.
 pub(super) fn in_order(
     candidates: &[Candidate<'_>],
     (rules, order): (&Rules, PrefillOrder),
@@ -73,7 +73,7 @@ pub(super) fn in_order(
     if order != PrefillOrder::Rank {
         let sequences = prompts.iter().map(|at| candidates[*at].sequence);
         let fair = tiers_with_several_tenants(sequences, rules);
-        // The sort is stable: prompts with equal keys stay in order of rank.
+        // The sort is stable: prompts with equal keys stay in the order of the candidates.
         prompts.sort_by_key(|at| match candidates[*at].sequence {
             sequence if tiers_share && sequence.service.key.class.payer().is_some() => {
                 opening_key(sequence)

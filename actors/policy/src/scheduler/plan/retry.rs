@@ -64,7 +64,8 @@ impl Retry {
 
     /// Sets how many waiting sequences the next plan may open, if this plan considered all sequences: twice the limit
     /// of this plan (at most [`OPENS_MAX`]) if no waiting sequence was `denied` blocks; otherwise as many as this plan
-    /// `opened`, at least one, because a denied sequence takes a slot of the step that a running sequence could use.
+    /// `opened`, because a denied sequence takes a slot of the step that a running sequence could use. The limit is at
+    /// least one, so that waiting sequences are tried again.
     pub(crate) fn limit_opens(&mut self, opened: usize, denied: usize) {
         if self.scope == RetryScope::All {
             self.open_limit = match denied {

@@ -109,7 +109,7 @@ fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traf
             hashes: sequence.text.findable(rules.limits.block_size),
             keep_free,
             must_fit: checked.max(reserve),
-            own_only: own_copies && sequence.was_open(),
+            own_only: own_copies && sequence.has_started(),
         }
     } else {
         WantKind::Grow
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn only_a_resumed_sequence_is_kept_to_its_own_copies_and_only_if_the_setting_says_so() {
-        let own_only = |resume_from, was_open: bool| {
+        let own_only = |resume_from, has_started: bool| {
             let mut s = state();
             s.basis.rules.preemption.resume_from = resume_from;
             let mut sequence = waiting(1, 5);
-            sequence.kv.cached_tokens = was_open.then_some(0);
+            sequence.kv.cached_tokens = has_started.then_some(0);
             let sequences = [sequence];
             let wants = wants(&candidates(&sequences), &Victims::default(), &view(&s));
             match wants[0].kind {

@@ -102,7 +102,7 @@ impl SequenceTable {
 
     /// Returns the number of waiting sequences, and by tier how many of them never had KV blocks.
     pub(crate) fn waiting_count(&self) -> (usize, [u32; Tier::ALL.len()]) {
-        (self.waiting.len(), self.waiting.never_open())
+        (self.waiting.len(), self.waiting.not_started())
     }
 
     /// Returns the sequences whose patience may have ended at `now`, which the caller must check: all active ones, then
@@ -196,7 +196,7 @@ impl SequenceTable {
 
 /// Returns the rank of a sequence. A preempted sequence ranks as preempted only until it gets its blocks back.
 pub(crate) fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
-    let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
+    let preempted = sequence.phase == Phase::Waiting && sequence.has_started();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)
 }
 

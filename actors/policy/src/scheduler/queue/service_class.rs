@@ -19,7 +19,7 @@ impl ServiceClass {
     pub(crate) const UNTIERED: ServiceClass = ServiceClass { tier: Tier::System, payer: None };
 
     /// Returns the class of a sequence of tier `own` that is served as `tier`. `shared` says that tiers share the time
-    /// of the background tier, as which best-effort sequences of all tiers are served.
+    /// of the background tier. Best-effort sequences of all tiers are served as background.
     pub(crate) fn new(own: Tier, tier: Tier, shared: bool) -> ServiceClass {
         ServiceClass { tier, payer: (shared && tier == Tier::Background).then_some(own) }
     }

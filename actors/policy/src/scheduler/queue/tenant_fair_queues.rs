@@ -25,9 +25,9 @@ impl TenantFairQueues {
         }
         let tenant = sequence.service.weighted_tenant();
         if known {
-            let left = &mut self.0[before.index()];
-            left.left(tenant.0);
-            left.correct(tenant, -charged_us);
+            let previous = &mut self.0[before.index()];
+            previous.left(tenant.0);
+            previous.correct(tenant, -charged_us);
         }
         let prompt = sequence.prompt_len();
         let predicted = sequence.service.predicted_tokens;

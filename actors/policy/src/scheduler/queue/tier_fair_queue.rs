@@ -17,6 +17,17 @@ const TIERS: usize = Tier::ALL.len();
 /// other tiers for too long.
 const CREDIT_US_MAX: f64 = 60e6;
 
+/// Charge for one best-effort sequence in the tiers' fair queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierCharge {
+    /// Tier that was charged.
+    tier: Tier,
+    /// Predicted device time of the sequence, us.
+    device_us: f64,
+    /// Share of the device's time that the tier was due when it was charged, 0 to 1.
+    weight: f64,
+}
+
 /// Fair queue of the tiers, over the device time that requests with latency targets leave to best-effort requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TierFairQueue {
@@ -76,24 +87,20 @@ impl TierFairQueue {
 
     /// Charges the tier of a best-effort sequence that gets its first blocks with the sequence's predicted device time.
     pub(crate) fn open(&mut self, sequence: &mut Sequence) {
-        if sequence.service.key.class.payer().is_some() && !sequence.was_open() {
-            let charged_us = sequence.service.tenant_tag.charged_us;
-            sequence.service.charged = Some((sequence.tier, charged_us));
-            self.start(sequence.tier, charged_us);
+        if sequence.service.key.class.payer().is_some() && !sequence.has_started() {
+            let (tier, device_us) = (sequence.tier, sequence.service.tenant_tag.charged_us);
+            let weight = self.weights[tier.index()];
+            sequence.service.tier_charge = Some(TierCharge { tier, device_us, weight });
+            self.start(tier, device_us);
         }
     }
 
     /// Corrects the charge of a tier when its best-effort sequence ends: from the predicted device time to the
-    /// `used_us` that the sequence really used.
+    /// `used_us` that the sequence really used, with the share that the tier was due when it was charged.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
-        if let Some((tier, charged_us)) = sequence.service.charged {
-            self.correct(tier, used_us - charged_us);
+        if let Some(TierCharge { tier, device_us, weight }) = sequence.service.tier_charge {
+            self.next_start[tier.index()] += (used_us - device_us) / weight;
         }
-    }
-
-    /// Corrects the charge of a tier by `us`, actual less predicted device time.
-    fn correct(&mut self, tier: Tier, us: f64) {
-        self.next_start[tier.index()] += us / self.weights[tier.index()];
     }
 }
 
@@ -142,9 +149,10 @@ mod tests {
             let tier = turns.next(both).expect("both wait");
             // Standard requests use a third of their predicted time. The refund must give the tier more starts, so that
             // both tiers get their shares of the time used.
-            turns.start(tier, 30.0);
+            let mut sequence = best_effort(tier);
+            turns.open(&mut sequence);
             let used = if tier == Tier::Standard { 10.0 } else { 30.0 };
-            turns.correct(tier, used - 30.0);
+            turns.end(&sequence, used);
             had[tier.index()] += used;
         }
         let share = had[Tier::Premium.index()] / had.iter().sum::<f64>();
@@ -170,10 +178,10 @@ mod tests {
         assert!((60..=63).contains(&alone), "{alone} s over its share");
     }
 
-    /// Creates a best-effort premium request whose predicted device time is 30 us.
-    fn best_effort() -> Sequence {
-        let mut sequence = prompt(1, Tier::Premium, 9, 0);
-        sequence.service.key.class = ServiceClass::new(Tier::Premium, Tier::Background, true);
+    /// Creates a best-effort request whose predicted device time is 30 us.
+    fn best_effort(tier: Tier) -> Sequence {
+        let mut sequence = prompt(1, tier, 9, 0);
+        sequence.service.key.class = ServiceClass::new(tier, Tier::Background, true);
         sequence.service.tenant_tag.charged_us = 30.0;
         sequence
     }
@@ -181,11 +189,12 @@ mod tests {
     #[test]
     fn a_best_effort_request_is_charged_by_its_prediction_and_in_the_end_by_what_it_used() {
         let mut turns = TierFairQueue::new(&SharesSettings::default());
-        let mut sequence = best_effort();
+        let mut sequence = best_effort(Tier::Premium);
         turns.open(&mut sequence);
-        assert_eq!(sequence.service.charged, Some((Tier::Premium, 30.0)));
         // Premium's share is a half.
         assert_eq!(turns.next_start, [0.0, 60.0, 0.0, 0.0]);
+        // The refund goes by the share of the charge, also after an operator changed the shares.
+        turns.weights[Tier::Premium.index()] = 0.1;
         turns.end(&sequence, 12.0);
         assert_eq!(turns.next_start, [0.0, 24.0, 0.0, 0.0]);
     }
@@ -193,13 +202,14 @@ mod tests {
     #[test]
     fn a_resumed_request_and_one_that_no_share_pays_for_are_not_charged() {
         let mut turns = TierFairQueue::new(&SharesSettings::default());
-        let (mut resumed, mut with_target) = (best_effort(), best_effort());
+        let (mut resumed, mut with_target) =
+            (best_effort(Tier::Premium), best_effort(Tier::Premium));
         resumed.kv.cached_tokens = Some(0);
         with_target.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, true);
         for sequence in [&mut resumed, &mut with_target] {
             turns.open(sequence);
             turns.end(sequence, 12.0);
-            assert_eq!((sequence.service.charged, turns.next_start), (None, [0.0; TIERS]));
+            assert!(sequence.service.tier_charge.is_none() && turns.next_start == [0.0; TIERS]);
         }
     }
 }

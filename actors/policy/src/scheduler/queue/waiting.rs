@@ -30,7 +30,7 @@ struct Index {
     /// Times at which the patience of waiting sequences without a first token ends, with their ids.
     patience_ends: BTreeSet<(Timestamp, SeqId)>,
     /// Number of waiting sequences that never had KV blocks, by tier.
-    never_open: [u32; TIERS],
+    not_started: [u32; TIERS],
     /// Backlog: tokens left to compute of the waiting sequences that have no first token and are not on hold, by
     /// effective tier before ageing.
     backlog_tokens: [u64; TIERS],
@@ -46,7 +46,7 @@ impl Index {
         }
         self.ages.extend(sequence.service.ages_at.map(|at| (at, sequence.id)));
         self.patience_ends.extend(patience_end(sequence).map(|at| (at, sequence.id)));
-        self.never_open[sequence.tier.index()] += u32::from(!sequence.was_open());
+        self.not_started[sequence.tier.index()] += u32::from(!sequence.has_started());
         self.backlog_tokens[sequence.tier_before_ageing().index()] += backlog(sequence);
     }
 
@@ -59,7 +59,7 @@ impl Index {
         if let Some(at) = patience_end(sequence) {
             self.patience_ends.remove(&(at, sequence.id));
         }
-        self.never_open[sequence.tier.index()] -= u32::from(!sequence.was_open());
+        self.not_started[sequence.tier.index()] -= u32::from(!sequence.has_started());
         self.backlog_tokens[sequence.tier_before_ageing().index()] -= backlog(sequence);
     }
 }
@@ -141,8 +141,8 @@ impl Waiting {
     }
 
     /// Returns the number of waiting sequences that never had KV blocks, by tier.
-    pub(crate) fn never_open(&self) -> [u32; TIERS] {
-        self.index.never_open
+    pub(crate) fn not_started(&self) -> [u32; TIERS] {
+        self.index.not_started
     }
 
     /// Returns the tokens left to compute of the waiting sequences that have no first token and are not on hold, by
@@ -180,7 +180,7 @@ mod tests {
     use tiercel_config::ResumeOrder;
 
     fn rank(sequence: &Sequence) -> Rank {
-        let resume = (sequence.was_open(), ResumeOrder::Rank);
+        let resume = (sequence.has_started(), ResumeOrder::Rank);
         Rank::new(PriorityKey::UNPLACED, resume, sequence.arrival, sequence.id)
     }
 
@@ -199,16 +199,16 @@ mod tests {
     #[test]
     fn sequences_that_never_ran_are_counted_by_tier_and_all_sequences_together() {
         let mut waiting = three();
-        assert_eq!((waiting.len(), waiting.never_open()), (3, [0, 0, 1, 1]));
+        assert_eq!((waiting.len(), waiting.not_started()), (3, [0, 0, 1, 1]));
         waiting.remove(SeqId(2), rank).expect("the sequence waits");
-        assert_eq!((waiting.len(), waiting.never_open()), (2, [0, 0, 0, 1]));
+        assert_eq!((waiting.len(), waiting.not_started()), (2, [0, 0, 0, 1]));
     }
 
     #[test]
     fn a_wrong_index_is_found() {
         let mut waiting = three();
         assert!(waiting.index_is_right(rank));
-        waiting.index.never_open[0] += 1;
+        waiting.index.not_started[0] += 1;
         assert!(!waiting.index_is_right(rank));
     }
 

@@ -91,7 +91,7 @@ impl Sequence {
                 deadline: None,
                 late: false,
                 best_effort: false,
-                charged: None,
+                tier_charge: None,
                 predicted_tokens: 0.0,
                 token_tag: 0.0,
                 tenant_tag: FairTag::default(),
@@ -205,11 +205,11 @@ impl Sequence {
 
     /// Returns the effective tier before ageing: background for a best-effort sequence, its own tier otherwise.
     pub(crate) fn tier_before_ageing(&self) -> Tier {
-        if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
+        if self.service.best_effort { Tier::Background } else { self.tier }
     }
 
     /// Whether the sequence ever reached phase running. One whose first blocks are still being copied in did not.
-    pub(crate) fn was_open(&self) -> bool {
+    pub(crate) fn has_started(&self) -> bool {
         self.kv.cached_tokens.is_some()
     }
 
@@ -268,7 +268,7 @@ impl Sequence {
         self.kv.on_host = 0;
         self.kv.retained = 0;
         let before = std::mem::take(&mut self.kv.computed_before);
-        if self.was_open() {
+        if self.has_started() {
             return Opened::Again { recompute: before.saturating_sub(computed) };
         }
         self.kv.cached_tokens = Some(computed);

@@ -16,7 +16,8 @@ pub struct NewSequence {
     pub tier: Tier,
     /// Priority: order within the tier. The lower number is served first.
     pub priority: i32,
-    /// Salt (namespace) of the sequence's block names.
+    /// Salt of the tenant, by which the fair queues and the accounts know the tenant. With the prefix cache on, the salt
+    /// is also the namespace of the sequence's block names; with the cache off, block names get a salt of the sequence.
     pub salt: Salt,
     /// Weight of the request's tenant in the fair queues.
     pub weight: Weight,

@@ -6,16 +6,17 @@ use crate::admission::Patience;
 use crate::blocks::Salt;
 use crate::scheduler::queue::fair_queue::FairTag;
 use crate::scheduler::queue::priority_key::PriorityKey;
+use crate::scheduler::queue::tier_fair_queue::TierCharge;
 use tiercel_config::SloTargets;
-use tiercel_device::{Tier, Timestamp};
+use tiercel_device::Timestamp;
 
 /// How one sequence is to be served: its place in the order of service, its latency targets and its tenant.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// Priority: order within the tier. The lower number is served first.
     pub(crate) priority: i32,
-    /// Tenant in whose account the sequence counts. With the prefix cache off, the salt of the sequence's block names
-    /// is not the tenant's.
+    /// Tenant of the sequence: the salt that came with the request. With the prefix cache off, the block names of the
+    /// sequence have another salt (`Text::salt`).
     pub(crate) tenant: Salt,
     /// Account of the tenant's tokens and device time.
     pub(crate) account: AccountId,
@@ -46,9 +47,8 @@ pub(crate) struct Service {
     /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to
     /// such requests.
     pub(crate) best_effort: bool,
-    /// Tier that the start of the best-effort sequence was charged to in the tiers' fair queue, and the charged device
-    /// time, us; `None` before the start.
-    pub(crate) charged: Option<(Tier, f64)>,
+    /// Charge for the best-effort sequence in the tiers' fair queue; `None` before the start.
+    pub(crate) tier_charge: Option<TierCharge>,
     /// Predicted output length, tokens.
     pub(crate) predicted_tokens: f64,
     /// Start tag of the sequence in the fair queue of all tenants, in which service is counted in tokens.

@@ -5,12 +5,12 @@ use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
 use tiercel_config::{Reservation, SheddingForm, SloSettings, Target};
 use tiercel_device::Tier;
 
-/// Adds a sequence in the phase `phase`; `was_open` says whether the sequence ever had KV blocks.
-fn add(s: &mut State, id: u64, tier: Tier, (phase, was_open): (Phase, bool)) {
+/// Adds a sequence in the phase `phase`; `has_started` says whether the sequence ever had KV blocks.
+fn add(s: &mut State, id: u64, tier: Tier, (phase, has_started): (Phase, bool)) {
     s.enqueue(sequence(id, tier, 8));
     let changed = s.queue.table.change(SeqId(id), |sequence| {
         sequence.phase = phase;
-        sequence.kv.cached_tokens = was_open.then_some(0);
+        sequence.kv.cached_tokens = has_started.then_some(0);
     });
     assert_eq!(changed, Some(()));
 }
