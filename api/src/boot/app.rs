@@ -283,7 +283,7 @@ impl Serving {
             let tokens = text.encode(&prompt, special)?;
             Ok(Prompt { tokens, tail: String::new() })
         };
-        Ok(self.encode((tier, "prompt"), bytes, encode).await?.tokens.into())
+        Ok(self.encode((tier, "prompt"), (bytes, bytes), encode).await?.tokens.into())
     }
 
     /// Renders a conversation with the model's chat template and tokenizes it.
@@ -296,20 +296,24 @@ impl Serving {
         tier: Tier,
         conversation: Conversation,
     ) -> Result<Prompt, ApiError> {
-        let bytes = conversation.text_bytes() + conversation.messages.len() * MARKUP_BYTES;
+        let markup = conversation.messages.len() * MARKUP_BYTES;
+        let bytes = (conversation.text_bytes() + markup, conversation.bytes() + markup);
         self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&conversation)).await
     }
 
+    /// Tokenizes the text that `work` makes of the request's field `param`: on this thread if the text has at most
+    /// [`INLINE_TEXT_BYTES`], otherwise on another one. The text has about `bytes` bytes, and hardly more than
+    /// `bytes_max`.
     async fn encode(
         &self,
         (tier, param): (Tier, &'static str),
-        bytes: usize,
+        (bytes, bytes_max): (usize, usize),
         work: impl FnOnce(&Text) -> Result<Prompt, TextError> + Send + 'static,
     ) -> Result<Prompt, ApiError> {
         if bytes > self.max_text_bytes {
             return Err(self.too_many_bytes(param, bytes));
         }
-        let prompt = if bytes <= INLINE_TEXT_BYTES {
+        let prompt = if bytes_max <= INLINE_TEXT_BYTES {
             let prompt = work(&self.text);
             // Yield to the HTTP worker's other connections after each short text, because a request may consist of many
             // short texts.

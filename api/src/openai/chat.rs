@@ -102,6 +102,16 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     if wants_audio || fields.get("audio").is_some() {
         return Err(ApiError::unsupported("modalities", "only the modality \"text\" is supported"));
     }
+    for flag in ["echo", "add_special_tokens"] {
+        if fields.boolean(flag)? {
+            let message = format!("'{flag}' is not supported in chats; leave it out");
+            return Err(ApiError::unsupported(flag, message));
+        }
+    }
+    if fields.array("documents")?.is_some_and(|documents| !documents.is_empty()) {
+        let message = "'documents' is not supported; write their texts into a message";
+        return Err(ApiError::unsupported("documents", message));
+    }
     Ok(())
 }
 
@@ -127,6 +137,9 @@ mod tests {
             (json!({"functions": [{}], "function_call": "auto"}), "functions"),
             (json!({"modalities": ["text", "audio"]}), "modalities"),
             (json!({"top_logprobs": 2}), "top_logprobs"),
+            (json!({"echo": true}), "echo"),
+            (json!({"add_special_tokens": true}), "add_special_tokens"),
+            (json!({"documents": [{"text": "Paris is in France."}]}), "documents"),
         ] {
             let error = read(extra.clone()).expect_err("unsupported");
             assert_eq!(error.body()["error"]["param"], param, "{extra}");
@@ -140,6 +153,7 @@ mod tests {
             json!({"tools": []}),
             json!({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"}),
             json!({"modalities": ["text"]}),
+            json!({"echo": false, "add_special_tokens": false, "documents": []}),
             json!({"parallel_tool_calls": true, "store": false, "metadata": {}}),
         ] {
             assert!(read(extra.clone()).is_ok(), "{extra}");

@@ -44,7 +44,9 @@ pub(crate) async fn completions(
     let mut prompts = Vec::with_capacity(text.prompts.len());
     for prompt in text.prompts {
         prompts.push(match prompt {
-            Prompt::Text(prompt) => serving.tokenize(text.common.tier, prompt, true).await?,
+            Prompt::Text(prompt) => {
+                serving.tokenize(text.common.tier, prompt, text.add_special_tokens).await?
+            }
             Prompt::Tokens(tokens) => tokens.into(),
         });
     }
@@ -75,6 +77,9 @@ enum Prompt {
 struct TextRequest {
     common: Common,
     prompts: Vec<Prompt>,
+    /// Whether the tokenizer adds the special tokens, such as the beginning-of-sequence token, that the model expects
+    /// around a text.
+    add_special_tokens: bool,
 }
 
 impl TextRequest {
@@ -89,7 +94,8 @@ impl TextRequest {
         let prompt = fields
             .get("prompt")
             .ok_or_else(|| ApiError::param("prompt", "'prompt' is required").code("missing"))?;
-        Ok(TextRequest { common, prompts: prompts(prompt, model.vocab_size)? })
+        let add_special_tokens = fields.boolean_or("add_special_tokens", true)?;
+        Ok(TextRequest { common, prompts: prompts(prompt, model.vocab_size)?, add_special_tokens })
     }
 }
 
@@ -184,6 +190,9 @@ mod tests {
                 "{body}"
             );
         }
+        let body = json!({"prompt": "a", "add_special_tokens": false});
+        let text = TextRequest::read(&body, (&ModelFacts::default(), &Rights::ALL));
+        assert!(!text.unwrap().add_special_tokens);
         let body = json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false, "suffix": ""});
         assert!(TextRequest::read(&body, (&ModelFacts::default(), &Rights::ALL)).is_ok());
     }

@@ -131,7 +131,7 @@ fn text(content: &Value, path: &str) -> Result<String, ApiError> {
         Value::Array(parts) => parts,
         other => return Err(wrong(path, "a string or an array of text parts", other)),
     };
-    let mut joined = String::new();
+    let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let part = Fields::at(part, format!("{path}[{index}]"))?;
         // A part of type `refusal` is the text with which an assistant refused.
@@ -146,9 +146,9 @@ fn text(content: &Value, path: &str) -> Result<String, ApiError> {
                 return Err(ApiError::unsupported(part.path("type"), message));
             }
         };
-        joined.push_str(part.string(field)?.ok_or_else(|| missing(&part.path(field)))?);
+        texts.push(part.string(field)?.ok_or_else(|| missing(&part.path(field)))?);
     }
-    Ok(joined)
+    Ok(texts.join("\n"))
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
         ]));
         let expected = json!([
             {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": "ab", "name": "Ann"},
+            {"role": "user", "content": "a\nb", "name": "Ann"},
             {"role": "assistant", "content": ""},
             {"role": "assistant", "content": "No.", "reasoning_content": "Hm.", "reasoning": "Hm."},
         ]);

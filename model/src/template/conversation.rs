@@ -76,6 +76,16 @@ impl Conversation {
         messages + self.tools.iter().map(bytes).sum::<usize>()
     }
 
+    /// Returns the number of bytes of all texts that a chat template could write: all fields of messages, tools and
+    /// variables, with the names of the fields. Some templates leave out the reasoning of earlier answers, for example.
+    pub fn bytes(&self) -> usize {
+        let of_fields = |fields: &Map<String, Value>| -> usize {
+            fields.iter().map(|(name, value)| name.len() + bytes(value)).sum()
+        };
+        let messages: usize = self.messages.iter().map(of_fields).sum();
+        messages + self.tools.iter().map(bytes).sum::<usize>() + of_fields(&self.variables)
+    }
+
     /// Returns the conversation with every text changed by `change`. Names of JSON fields are changed too, because
     /// clients choose the names of parameters.
     pub(super) fn map_texts(&self, change: &impl Fn(&str) -> String) -> Conversation {
@@ -152,5 +162,6 @@ mod tests {
         );
         assert_eq!(changed.ending, Ending::Closed);
         assert_eq!(conversation.text_bytes(), 6, "the names a and b, c and 1, d and e");
+        assert_eq!(conversation.bytes(), 23, "also role and r, tool_calls, f and g");
     }
 }

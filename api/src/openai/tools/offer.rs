@@ -79,6 +79,11 @@ impl Offer {
         Ok(Offer { listed, callable: Tools::new(functions), strict, demand, parallel })
     }
 
+    /// Whether the model may call only some of the functions that it is shown.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.callable.iter().count() < self.listed.len()
+    }
+
     /// Whether the model may call functions.
     pub(crate) fn is_open(&self) -> bool {
         !self.callable.is_empty()

@@ -15,8 +15,8 @@ const _: () = assert!(GRAMMAR_BYTES_MAX <= SOURCE_BYTES_MAX);
 /// request states for the content of the answers.
 ///
 /// A demanded call follows the schema of its function, with or without `strict`. If the model decides whether it calls
-/// functions, only calls of functions with `strict` follow their schemas. Without such functions the answer then has no
-/// grammar. The answer has no grammar either if calls of the dialect need no opening text and the vocabulary has no
+/// functions, only calls of functions with `strict` follow their schemas. The answer then has no grammar if there are no
+/// such functions and the model may call every function that it is shown. The answer has no grammar either if calls of the dialect need no opening text and the vocabulary has no
 /// special token that opens calls. A stated grammar applies to the text after the reasoning, and an answer that
 /// consists of calls need not follow a stated grammar. If a stated grammar cannot be combined with reasoning, the
 /// answer has no reasoning.
@@ -87,7 +87,8 @@ fn without_dialect(stated: Option<Rule>, offer: &Offer) -> Result<Option<Rule>, 
     Err(ApiError::unsupported(param, message))
 }
 
-/// Returns the grammar of answers that must have calls, or may have calls of functions with `strict`.
+/// Returns the grammar of answers that must have calls, or may have calls of functions with `strict` or of some of the
+/// listed functions alone.
 fn of_calls(offer: &Offer, output: &Output<'_>) -> Result<Option<Rule>, ApiError> {
     if !offer.is_open() {
         return Ok(None);
@@ -96,7 +97,7 @@ fn of_calls(offer: &Offer, output: &Output<'_>) -> Result<Option<Rule>, ApiError
     let (source, param) = match offer.demand {
         Demand::Required => (demanded(offer.parallel), "tool_choice"),
         Demand::Named => (demanded(false), "tool_choice"),
-        Demand::Auto if offer.strict.is_empty() => return Ok(None),
+        Demand::Auto if offer.strict.is_empty() && !offer.is_restricted() => return Ok(None),
         Demand::Auto => (grammar::auto(output, &loose(offer), offer.parallel), "tools"),
     };
     let source = source.map_err(too_large)?;
@@ -186,6 +187,21 @@ mod tests {
         assert_eq!(source(None, &offer(json!({"tool_choice": "none"})), false), None);
         let lenient = offer(json!({"tools": [{"function": {"name": "f"}}]}));
         assert_eq!(source(None, &lenient, false), None);
+    }
+
+    #[test]
+    fn free_calls_of_some_of_the_tools_alone_follow_a_grammar_of_their_names() {
+        let auto = source(
+            None,
+            &offer(json!({
+                "tools": [{"function": {"name": "read"}}, {"function": {"name": "delete"}}],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+                    "mode": "auto", "tools": [{"type": "function", "function": {"name": "read"}}]}},
+            })),
+            false,
+        );
+        let auto = auto.expect("a grammar");
+        assert!(auto.contains("read") && !auto.contains("delete"), "{auto}");
     }
 
     #[test]
