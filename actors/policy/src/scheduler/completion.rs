@@ -136,7 +136,7 @@ impl State {
         };
         let first = sequence.first_token_at.is_none();
         if first {
-            self.deadlines.late.flow[sequence.tier.index()].serves(now);
+            self.deadlines.flow[sequence.tier.index()].serves(now);
         }
         if sequence.in_line() {
             self.queue.drain[sequence.tier.index()].left(now);

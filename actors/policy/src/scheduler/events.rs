@@ -139,8 +139,8 @@ impl State {
             self.deadlines.leave(&sequence);
             sequence.service.returns = false;
             if sequence.first_token_at.is_none() {
-                self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
-                self.deadlines.late.flow[tier.index()].joins(sequence.arrival);
+                self.deadlines.flow[sequence.tier.index()].leaves(sequence.arrival);
+                self.deadlines.flow[tier.index()].joins(sequence.arrival);
             }
         }
         (sequence.tier, sequence.service.priority) = (tier, priority);
@@ -186,7 +186,7 @@ impl State {
         self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
         if sequence.first_token_at.is_none() && outcome.is_none() {
-            self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
+            self.deadlines.flow[sequence.tier.index()].leaves(sequence.arrival);
         }
         if sequence.tier == Tier::Premium {
             let missed = was_late && sequence.first_token_at.is_none();
@@ -394,7 +394,7 @@ mod tests {
         let mut s = scheduler(|_| ());
         (1..=3).for_each(|id| s.enqueue(sequence(id, Tier::Standard, 4)));
         let excess = |s: &State| {
-            [Tier::Standard, Tier::Premium].map(|tier| s.deadlines.late.flow[tier.index()].excess())
+            [Tier::Standard, Tier::Premium].map(|tier| s.deadlines.flow[tier.index()].excess())
         };
         assert_eq!(excess(&s), [3, 0]);
         s.cancel(SeqId(3));

@@ -186,7 +186,7 @@ fn a_request_that_stops_at_its_first_token_counts_as_served() {
     let stop_token = 99;
     assert_eq!(s.step_done(all_sample(&batch, stop_token), Timestamp(1_500)).len(), 1);
     let standard = Tier::Standard.index();
-    assert_eq!(s.deadlines.late.flow[standard].excess(), 0);
+    assert_eq!(s.deadlines.flow[standard].excess(), 0);
     s.enqueue(sequence(2, Tier::Standard, 4));
     // One request left the queue after it had waited 1,499 us (it arrived at 1 us), so the next one waits as long.
     assert_eq!(s.queue.drain[standard].waiting(), 1);

@@ -23,6 +23,7 @@ use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_time::PrefillTime;
 use crate::scheduler::budget::slack::ttft_due;
 use crate::scheduler::cost::StepWork;
+use crate::scheduler::lateness::flow::Flow;
 use crate::scheduler::lateness::starvation::LateRequests;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::queue::arrivals::Traffic;
@@ -60,6 +61,8 @@ pub(crate) struct Deadlines {
     entries: BTreeSet<Entry>,
     /// Requests that are late, and late requests that starve.
     pub(crate) late: LateRequests,
+    /// Flow of requests through each tier.
+    pub(crate) flow: [Flow; TIERS],
     /// Recent prompt demand as a share of the device's time: `arriving[a][b]` is the demand of tier b's prompts,
     /// averaged over the time constant of tier a.
     arriving: [[f64; TIERS]; TIERS],
@@ -197,7 +200,11 @@ impl InTime {
 /// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us.
 /// `prompts` come in ascending order of `due_us`. They get the share `share` of the device's time, after `before_us` of
 /// work of higher tiers.
-fn late(prompts: impl Iterator<Item = Prompt>, before_us: f64, share: f64) -> (Vec<SeqId>, f64) {
+fn split_late(
+    prompts: impl Iterator<Item = Prompt>,
+    before_us: f64,
+    share: f64,
+) -> (Vec<SeqId>, f64) {
     let (mut in_time, mut late) = (InTime::default(), Vec::new());
     let mut work_us = 0.0;
     for prompt in prompts {
@@ -223,7 +230,7 @@ impl Deadlines {
     ) {
         let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0) * queue.uncached_share();
         self.arrives(sequence.tier, work_us, now);
-        self.late.flow[sequence.tier.index()].comes(now);
+        self.flow[sequence.tier.index()].comes(now);
         sequence.service.deadline = self.deadline(sequence, (queue, basis), now);
         self.insert(sequence);
     }
@@ -306,7 +313,7 @@ impl Deadlines {
             let mut prompts: Vec<Prompt> =
                 judged.iter().filter_map(|request| request.prompt).collect();
             prompts.sort_by(|a, b| a.due_us.total_cmp(&b.due_us));
-            let (late, work_us) = late(prompts.into_iter(), before_us, share);
+            let (late, work_us) = split_late(prompts.into_iter(), before_us, share);
             before_us += work_us;
             for Judged { entry, held, was_late, .. } in judged {
                 let (_, deadline, seq) = entry;
@@ -332,7 +339,8 @@ impl Deadlines {
     ) {
         for tier in Tier::ALL {
             let drain_us = queue.drain[tier.index()].wait_us(now);
-            for seq in self.late.take_starving(tier, drain_us, traffic, now) {
+            let balanced = self.flow[tier.index()].balanced();
+            for seq in self.late.take_starving(tier, (drain_us, balanced), traffic, now) {
                 if let Some(sequence) = queue.table.get(seq) {
                     self.forget(sequence);
                 }

@@ -24,7 +24,6 @@
 
 use crate::Weight;
 use crate::blocks::Salt;
-use crate::scheduler::lateness::flow::Flow;
 use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::sequence::Sequence;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,19 +53,17 @@ type Owner = (Tier, Salt);
 
 /// A late request: whether its client did not come back at a retry time, its arrival, and its id. Requests of clients
 /// that came back sort first, because they starve at once.
-type Late = (bool, Timestamp, SeqId);
+type LateEntry = (bool, Timestamp, SeqId);
 
 /// Late requests, split into those that wait behind their tier and those that starve (count as in time for good).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateRequests {
     /// Late requests that do not starve yet: they are served behind the requests of their tier that are in time. A
     /// tenant without such requests has no entry.
-    late: BTreeMap<Owner, Group<Late>>,
+    behind: BTreeMap<Owner, Group<LateEntry>>,
     /// Requests that starve: late requests that count as in time for good, because the request has waited long or its
     /// client came back at the retry time. A tenant without such requests has no entry.
     starving: BTreeMap<Owner, Group<SeqId>>,
-    /// Flow of requests through each tier.
-    pub(crate) flow: [Flow; Tier::ALL.len()],
 }
 
 /// Requests of one tenant.
@@ -96,17 +93,17 @@ impl LateRequests {
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = entry(sequence);
         if sequence.service.late {
-            let group = self.late.entry(owner(sequence)).or_default();
+            let group = self.behind.entry(owner(sequence)).or_default();
             group.weight = sequence.service.weight;
             group.requests.insert(entry);
         } else {
-            remove(&mut self.late, owner(sequence), entry);
+            remove(&mut self.behind, owner(sequence), entry);
         }
     }
 
     /// Removes a request from the late and starving ones, because it got its first token, ended or was reprioritized.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
-        remove(&mut self.late, owner(sequence), entry(sequence));
+        remove(&mut self.behind, owner(sequence), entry(sequence));
         remove(&mut self.starving, owner(sequence), sequence.id);
     }
 
@@ -119,21 +116,22 @@ impl LateRequests {
     /// Whether no request is late or starves, for tests.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.late.is_empty() && self.starving.is_empty()
+        self.behind.is_empty() && self.starving.is_empty()
     }
 
     /// Forgets all late and starving requests, because the policy does not judge lateness any more.
     pub(crate) fn clear(&mut self) {
-        self.late.clear();
+        self.behind.clear();
         self.starving.clear();
     }
 
     /// Marks late requests of a tier that have waited long enough as starving, the oldest first, up to [`STARVING_MAX`]
-    /// at a time. Returns the newly starving ones. `drain_us` is the time in which the tier's queue drains, if known.
+    /// at a time. Returns the newly starving ones. `drain_us` is the time in which the tier's queue drains, if known;
+    /// `balanced` says whether about as many requests of the tier have come as were served for a minute.
     pub(crate) fn take_starving(
         &mut self,
         tier: Tier,
-        drain_us: Option<f64>,
+        (drain_us, balanced): (Option<f64>, bool),
         traffic: Traffic,
         now: Timestamp,
     ) -> Vec<SeqId> {
@@ -143,13 +141,12 @@ impl LateRequests {
         if free == 0 {
             return Vec::new();
         }
-        let balanced = self.flow[tier.index()].balanced();
-        let mut groups: Vec<&Group<Late>> =
-            self.late.range(tenants_of(tier)).map(|(_, late)| late).collect();
+        let mut groups: Vec<&Group<LateEntry>> =
+            self.behind.range(tenants_of(tier)).map(|(_, late)| late).collect();
         groups.sort_unstable_by(|a, b| a.turns().total_cmp(&b.turns()));
         let weights = self.weights(tier);
         let mut chosen = Vec::new();
-        for (owner, late) in self.late.range(tenants_of(tier)) {
+        for (owner, late) in self.behind.range(tenants_of(tier)) {
             let drain_us = drain_us.unwrap_or(0.0) * fair_part(late.turns(), &groups);
             let wait_us = starving_after_us(tier, drain_us, traffic, balanced).unwrap_or(u64::MAX);
             let limit = Timestamp(now.0.saturating_sub(wait_us));
@@ -161,7 +158,7 @@ impl LateRequests {
         chosen.sort_unstable();
         chosen.truncate(free);
         for (_, seq, owner) in &chosen {
-            let weight = self.late.get(owner).map(|late| late.weight).unwrap_or_default();
+            let weight = self.behind.get(owner).map(|late| late.weight).unwrap_or_default();
             let group = self.starving.entry(*owner).or_default();
             group.weight = weight;
             group.requests.insert(*seq);
@@ -171,9 +168,9 @@ impl LateRequests {
 
     /// Returns the sum of the weights of the tenants that have late or starving requests of a tier.
     fn weights(&self, tier: Tier) -> f64 {
-        let late = self.late.range(tenants_of(tier)).map(|(_, group)| group.weight);
+        let late = self.behind.range(tenants_of(tier)).map(|(_, group)| group.weight);
         let only_starving = self.starving.range(tenants_of(tier));
-        let only_starving = only_starving.filter(|(owner, _)| !self.late.contains_key(owner));
+        let only_starving = only_starving.filter(|(owner, _)| !self.behind.contains_key(owner));
         late.chain(only_starving.map(|(_, group)| group.weight)).map(Weight::get).sum()
     }
 }
@@ -185,7 +182,7 @@ fn tenants_of(tier: Tier) -> RangeInclusive<Owner> {
 
 /// Returns the oldest `most` of a tenant's late requests that may starve: those of clients that came back, and those
 /// that arrived before `limit`.
-fn eligible(late: &BTreeSet<Late>, limit: Timestamp, most: usize) -> Vec<(Timestamp, SeqId)> {
+fn eligible(late: &BTreeSet<LateEntry>, limit: Timestamp, most: usize) -> Vec<(Timestamp, SeqId)> {
     let newcomers = (true, Timestamp(0), SeqId(0));
     let returned = late.range(..newcomers).take(most);
     let waited = late.range(newcomers..(true, limit, SeqId(0))).take(most);
@@ -199,10 +196,10 @@ fn eligible(late: &BTreeSet<Late>, limit: Timestamp, most: usize) -> Vec<(Timest
 /// Returns the part of a tier's late requests, 0 to 1, that a fair queue has served when a tenant's last one is served
 /// in turn `turns`: in each turn a tenant of weight `w` has `w` requests served, so a tenant with `n` has had
 /// `min(n, w * turns)`. `groups` holds all tenants' late requests, those with the fewest turns first.
-fn fair_part(turns: f64, groups: &[&Group<Late>]) -> f64 {
+fn fair_part(turns: f64, groups: &[&Group<LateEntry>]) -> f64 {
     let fewer = groups.partition_point(|group| group.turns() < turns);
     let (whole, part) = groups.split_at(fewer);
-    let count = |group: &&Group<Late>| group.requests.len() as f64;
+    let count = |group: &&Group<LateEntry>| group.requests.len() as f64;
     let before = whole.iter().map(count).sum::<f64>()
         + turns * part.iter().map(|group| group.weight.get()).sum::<f64>();
     before / groups.iter().map(count).sum::<f64>()
@@ -212,7 +209,7 @@ fn owner(sequence: &Sequence) -> Owner {
     (sequence.tier, sequence.service.tenant)
 }
 
-fn entry(sequence: &Sequence) -> Late {
+fn entry(sequence: &Sequence) -> LateEntry {
     (!sequence.service.returns, sequence.arrival, sequence.id)
 }
 

@@ -22,12 +22,12 @@ fn ids(late: &[SeqId]) -> Vec<u64> {
 fn the_longest_prompt_is_given_up_for_the_others() {
     let prompts = [(1, 100.0, 50.0), (2, 200.0, 140.0), (3, 300.0, 90.0), (4, 400.0, 130.0)];
     let prompts = prompts.map(|(id, due, work)| waiting(id, 1, due, work));
-    let (late_ones, work_us) = late(prompts.into_iter(), 0.0, 1.0);
+    let (late_ones, work_us) = split_late(prompts.into_iter(), 0.0, 1.0);
     assert_eq!((ids(&late_ones), work_us), (vec![2], 270.0));
     // If prompts get only half of the device's time, only the two shortest prompts are in time.
-    let (late_ones, _) = late(prompts.into_iter(), 0.0, 0.5);
+    let (late_ones, _) = split_late(prompts.into_iter(), 0.0, 0.5);
     assert_eq!(ids(&late_ones), [2, 4]);
-    let (late_ones, _) = late(prompts.into_iter(), 1_000.0, 1.0);
+    let (late_ones, _) = split_late(prompts.into_iter(), 1_000.0, 1.0);
     assert_eq!(ids(&late_ones), [1, 2, 3, 4], "better tiers leave no time");
 }
 
@@ -35,7 +35,7 @@ fn the_longest_prompt_is_given_up_for_the_others() {
 fn the_tenant_that_asks_for_most_gives_up_first() {
     let modest = waiting(1, 1, 1000.0, 300.0);
     let greedy = (2..=9).map(|id| waiting(id, 2, 1000.0, 150.0));
-    let (late_ones, _) = late(std::iter::once(modest).chain(greedy), 0.0, 1.0);
+    let (late_ones, _) = split_late(std::iter::once(modest).chain(greedy), 0.0, 1.0);
     assert_eq!(late_ones.len(), 4);
     assert!(!late_ones.contains(&SeqId(1)), "{late_ones:?}");
 }
@@ -67,7 +67,7 @@ proptest! {
         let prompts: Vec<Prompt> = (1..).zip(&drawn)
             .map(|(id, (work, due))| waiting(id, 1, f64::from(*due), f64::from(*work)))
             .collect();
-        let (late_ones, _) = late(prompts.iter().copied(), 0.0, 1.0);
+        let (late_ones, _) = split_late(prompts.iter().copied(), 0.0, 1.0);
         let in_time = |chosen: u32| {
             let mut sum_us = 0.0;
             (0..).zip(&prompts).filter(|(at, _)| chosen & (1 << at) != 0).all(|(_, prompt)| {

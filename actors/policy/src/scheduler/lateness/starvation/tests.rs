@@ -1,6 +1,7 @@
 //! Tests of starvation.
 
 use super::*;
+use crate::scheduler::lateness::flow::Flow;
 use crate::scheduler::queue::arrivals::Arrivals;
 use crate::scheduler::sequence::NewSequence;
 use crate::scheduler::state::State;
@@ -35,7 +36,7 @@ fn with_a_late_one(first: NewSequence, better_came: bool, wait_us: u64) -> State
 
 /// Lets as many requests of a tier come as are served, one a second in the 61 s before `now`.
 fn balance(s: &mut State, tier: Tier, now: Timestamp) {
-    let flow = &mut s.deadlines.late.flow[tier.index()];
+    let flow = &mut s.deadlines.flow[tier.index()];
     *flow = Flow::default();
     for second in (0..=61).rev() {
         let at = Timestamp(now.0.saturating_sub(second * 1_000_000));
@@ -90,15 +91,15 @@ fn beside_premium_a_late_request_goes_first_after_half_of_the_patience() {
 fn beside_premium_no_request_starves_while_more_or_fewer_come_than_are_served() {
     let mut s = with_a_late_one(late_one(Tier::Standard), true, 299_000_000);
     let now = Timestamp(310_010_000);
-    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    let flow = &mut s.deadlines.flow[Tier::Standard.index()];
     (0..10).for_each(|_| flow.serves(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog drains");
-    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    let flow = &mut s.deadlines.flow[Tier::Standard.index()];
     (0..20).for_each(|_| flow.comes(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog grows");
-    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    let flow = &mut s.deadlines.flow[Tier::Standard.index()];
     (0..10).for_each(|_| flow.serves(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "as many come as are served, but not for a minute yet");
@@ -178,7 +179,7 @@ fn of_tenants(few: u64, many: u64) -> LateRequests {
 
 /// Adds late standard request `id` of a tenant, which arrives `id` microseconds after the start.
 fn add(late: &mut LateRequests, tenant: u64, id: u64, returns: bool) {
-    let of_tenant = late.late.entry(of_tenant(tenant)).or_default();
+    let of_tenant = late.behind.entry(of_tenant(tenant)).or_default();
     of_tenant.requests.insert((!returns, Timestamp(id), SeqId(id)));
 }
 
@@ -189,16 +190,16 @@ fn of_tenant(tenant: u64) -> Owner {
 fn taken(late: &mut LateRequests, drain_s: f64, now_s: u64) -> Vec<u64> {
     let traffic = Arrivals::default().traffic([0; 4], Timestamp(0));
     let (drain_us, now) = (Some(drain_s * 1e6), Timestamp(now_s * 1_000_000));
-    let taken = late.take_starving(Tier::Standard, drain_us, traffic, now);
+    let taken = late.take_starving(Tier::Standard, (drain_us, false), traffic, now);
     // The scheduler takes starving requests off the late ones.
-    let late = &mut late.late;
+    let late = &mut late.behind;
     late.values_mut().for_each(|late| late.requests.retain(|(.., seq)| !taken.contains(seq)));
     late.retain(|_, late| !late.requests.is_empty());
     taken.into_iter().map(|seq| seq.0).collect()
 }
 
 /// Returns late requests of tenants, of whom each has the given number and weight.
-fn groups(of: &[(u64, f64)]) -> Vec<Group<Late>> {
+fn groups(of: &[(u64, f64)]) -> Vec<Group<LateEntry>> {
     let group = |(count, weight): &(u64, f64)| Group {
         weight: Weight::new(*weight),
         requests: (0..*count).map(|id| (true, Timestamp(id), SeqId(id))).collect(),
@@ -209,7 +210,7 @@ fn groups(of: &[(u64, f64)]) -> Vec<Group<Late>> {
 #[test]
 fn the_fair_part_of_a_tenant_is_what_equal_shares_serve_before_its_last_request() {
     let groups = groups(&[(1, 1.0), (2, 1.0), (2, 1.0), (5, 1.0)]);
-    let groups: Vec<&Group<Late>> = groups.iter().collect();
+    let groups: Vec<&Group<LateEntry>> = groups.iter().collect();
     assert_eq!(fair_part(1.0, &groups), 4.0 / 10.0);
     assert_eq!(fair_part(2.0, &groups), 7.0 / 10.0);
     assert_eq!(fair_part(5.0, &groups), 1.0);
@@ -219,7 +220,7 @@ fn the_fair_part_of_a_tenant_is_what_equal_shares_serve_before_its_last_request(
 fn the_fair_part_of_a_tenant_of_twice_the_weight_is_smaller() {
     // Six requests of weight 3 take two turns, in which the tenant of weight 1 has two of its four served.
     let groups = groups(&[(6, 3.0), (4, 1.0)]);
-    let groups: Vec<&Group<Late>> = groups.iter().collect();
+    let groups: Vec<&Group<LateEntry>> = groups.iter().collect();
     assert_eq!(fair_part(groups[0].turns(), &groups), 8.0 / 10.0);
     assert_eq!(fair_part(groups[1].turns(), &groups), 1.0);
 }
@@ -227,7 +228,7 @@ fn the_fair_part_of_a_tenant_of_twice_the_weight_is_smaller() {
 #[test]
 fn tenants_have_parts_of_the_starving_by_their_weights() {
     let mut late = of_tenants(100, 100);
-    late.late.get_mut(&of_tenant(1)).expect("it has late requests").weight = Weight::new(3.0);
+    late.behind.get_mut(&of_tenant(1)).expect("it has late requests").weight = Weight::new(3.0);
     let first: Vec<u64> = (0..24).chain(100..108).collect();
     assert_eq!(taken(&mut late, 60.0, 100), first, "24 and 8 of 32");
 }
@@ -309,5 +310,5 @@ fn a_queue_whose_drain_time_is_unknown_counts_as_short() {
     let mut late = of_tenants(1, 0);
     let traffic = Arrivals::default().traffic([0; 4], Timestamp(0));
     let now = Timestamp(ALONE_US + 1);
-    assert_eq!(late.take_starving(Tier::Standard, None, traffic, now), [SeqId(0)]);
+    assert_eq!(late.take_starving(Tier::Standard, (None, false), traffic, now), [SeqId(0)]);
 }
