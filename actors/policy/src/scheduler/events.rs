@@ -218,8 +218,8 @@ impl State {
     /// Counts a premium sequence that has ended for the slack reserve. `in_target` is whether it met all of its targets;
     /// `None` if that is not known. (A late request that ends without a first token, because its client gave up for
     /// example, has missed its target.) A sequence with targets of its own does not count, because any client may state
-    /// loose ones, nor does a disturbed one. Nor does a sequence with whose last token (without a token: on whose arrival)
-    /// one tier alone had requests, because no reserve is kept then.
+    /// loose ones, nor does a disturbed one. A sequence does not count either if one tier alone had requests when its last
+    /// token came (without a token: when it arrived), because no reserve is kept then.
     fn learn_from_premium(&mut self, sequence: &Sequence, in_target: Option<bool>) {
         let at = sequence.last_token_at.unwrap_or(sequence.arrival);
         let of_tier = sequence.service.asked == SloTargets::default();

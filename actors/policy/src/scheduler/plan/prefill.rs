@@ -19,9 +19,9 @@ const UNAFFORDED_MAX: u32 = 16;
 /// targets would otherwise never catch up.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
-/// A part of a second prompt waits for the next step if the bare step takes at most this share of the part's time. (The
-/// next step must be able to compute the whole prompt.) The first prompt then gets its first token sooner by the time of the part, and the second prompt gets its
-/// first token no later if the next step has as much time and room.
+/// A part of a second prompt waits for the next step if the bare step takes at most this share of the part's time, and
+/// the next step can compute the whole prompt. The first prompt then gets its first token sooner by the time of the
+/// part, and the second prompt gets its first token no later if the next step has as much time and room.
 const SEPARATE_PART_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
