@@ -17,6 +17,17 @@ use tiercel_device::Tier;
 /// the earliest finish tag first; if all have some, the one with the earliest finish tag.
 const MAX_TENANTS: usize = 4096;
 
+/// Charge for one best-effort sequence in the tiers' fair queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierCharge {
+    /// Tier that was charged.
+    pub(crate) tier: Tier,
+    /// Predicted device time of the sequence, us.
+    pub(crate) device_us: f64,
+    /// Share of the device's time that the tier was due when it was charged, 0 to 1.
+    pub(crate) weight: f64,
+}
+
 /// A request's start tag and charge in the fair queue of one tier's tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct FairTag {

@@ -7,6 +7,7 @@
 //! at most the costliest request of each of two tiers, as far as there are blocks for the requests. Time that a tier
 //! does not ask for goes to the others. The order within a tier stays as it is.
 
+use crate::scheduler::queue::fair_queue::TierCharge;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::SharesSettings;
 use tiercel_device::Tier;
@@ -16,17 +17,6 @@ const TIERS: usize = Tier::ALL.len();
 /// others start, because it lacks blocks or its requests took less than predicted. A larger credit would shut out the
 /// other tiers for too long.
 const CREDIT_US_MAX: f64 = 60e6;
-
-/// Charge for one best-effort sequence in the tiers' fair queue.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TierCharge {
-    /// Tier that was charged.
-    tier: Tier,
-    /// Predicted device time of the sequence, us.
-    device_us: f64,
-    /// Share of the device's time that the tier was due when it was charged, 0 to 1.
-    weight: f64,
-}
 
 /// Fair queue of the tiers, over the device time that requests with latency targets leave to best-effort requests.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,8 @@ use crate::Weight;
 use crate::accounting::AccountId;
 use crate::admission::Patience;
 use crate::blocks::Salt;
-use crate::scheduler::queue::fair_queue::FairTag;
+use crate::scheduler::queue::fair_queue::{FairTag, TierCharge};
 use crate::scheduler::queue::priority_key::PriorityKey;
-use crate::scheduler::queue::tier_fair_queue::TierCharge;
 use tiercel_config::SloTargets;
 use tiercel_device::Timestamp;
 
