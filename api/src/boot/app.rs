@@ -301,9 +301,9 @@ impl Serving {
         self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&conversation)).await
     }
 
-    /// Tokenizes the text that `work` makes of the request's field `param`: on this thread if the text has at most
-    /// [`INLINE_TEXT_BYTES`], otherwise on another one. The text has about `bytes` bytes, and hardly more than
-    /// `bytes_max`.
+    /// Tokenizes a text: calls `work`, which makes the text from the request's field `param` and returns its tokens. The
+    /// text has about `bytes` bytes, and hardly more than `bytes_max`. A text of at most [`INLINE_TEXT_BYTES`] is
+    /// tokenized on this thread, a longer text on another thread.
     async fn encode(
         &self,
         (tier, param): (Tier, &'static str),

@@ -62,7 +62,7 @@ fn decodes(sequence: &&Sequence) -> bool {
 }
 
 /// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. The report has
-/// no `shedding` if steps have a fixed size and usage is not counted, because then the available time is unknown.
+/// no `shedding` if steps have a fixed size and usage is not counted, because the available time is unknown in that case.
 pub(crate) fn capacity(
     queue: &Queue,
     basis: &Basis,

@@ -40,8 +40,8 @@ const ALONE_SHARE: f64 = 0.35;
 /// If no higher tier has requests, a tenant's late requests starve only if its queue drains within this time, us.
 const DRAIN_US_MAX: f64 = 300e6;
 /// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
-/// Background requests do not starve while higher tiers have requests: these leave background so little time that all of
-/// its requests would be late, and all would starve.
+/// Background requests do not starve while higher tiers have requests: higher tiers leave background so little time that
+/// all background requests would be late, and all would starve.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
 /// part of this number in proportion to its weight, and at least one request. If the parts add up to more than this

@@ -92,9 +92,9 @@ struct PrefillRoom {
     background_tokens: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
-    /// Time of the bare step, us, against which chunks count as long if this step finishes another prompt of the same
-    /// tier. Infinite, so that no chunk is long, if the settings give steps a fixed size or if the bare step is predicted
-    /// to take 0 us.
+    /// Time of the bare step, us. If this step finishes another prompt of the same tier, a chunk counts as long if its
+    /// time is long beside this time ([`SEPARATE_PART_SHARE`]). The time is infinite, so that no chunk is long, if the
+    /// settings give steps a fixed size or if the bare step is predicted to take 0 us.
     separate_bare_us: f64,
     /// Whether the block store's last answer denied a sequence's request for blocks.
     shortage: bool,

@@ -86,7 +86,7 @@ impl TierFairQueue {
     }
 
     /// Corrects the charge of a tier when its best-effort sequence ends: from the predicted device time to the
-    /// `used_us` that the sequence really used, with the share that the tier was due when it was charged.
+    /// `used_us` that the sequence really used. The correction is divided by the tier's share at the time of the charge.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
         if let Some(TierCharge { tier, device_us, weight }) = sequence.service.tier_charge {
             self.next_start[tier.index()] += (used_us - device_us) / weight;
