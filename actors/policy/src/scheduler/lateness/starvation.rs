@@ -7,7 +7,7 @@
 //! tenant. If no higher tier has requests, and only a few more requests come than can be in time, the tier is thereby
 //! served nearly as by a plain first-come-first-served server.
 //!
-//! If a higher tier has requests, a late request starves only while the request's tier has a balanced flow ([`Flow`]):
+//! If a higher tier has requests, a late request starves only while the request's tier has a balanced flow (`flow`):
 //! in the last minute, the number of requests that came and the number of first tokens have been about equal. Clients
 //! that wait for an answer before they send the next request make the flow balanced. If more requests come, the order
 //! of arrival would make all requests late. If fewer requests come, as after a burst, the time that newcomers leave
