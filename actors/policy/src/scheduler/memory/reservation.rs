@@ -4,8 +4,9 @@ use crate::scheduler::candidate::Candidate;
 use crate::scheduler::queue::sequence_table::SequenceTable;
 use crate::scheduler::rules::Limits;
 use crate::scheduler::sequence::Sequence;
+use std::collections::HashSet;
 use tiercel_config::{Reservation, ReservationSettings};
-use tiercel_device::{BlockId, Tier};
+use tiercel_device::{BlockId, SeqId, Tier};
 
 const TIERS: usize = Tier::ALL.len();
 
@@ -121,6 +122,23 @@ impl Reservations {
         unused
     }
 
+    /// Returns the sequences whose blocks are covered by the reservation of their tier: the first active sequences of
+    /// the tier, in order of service, that together hold fewer blocks than are reserved. The last sequences of a tier
+    /// that uses up its reservation are not covered, so that the tier's other sequences can grow at their cost.
+    pub(crate) fn covered(&self, table: &SequenceTable) -> HashSet<SeqId> {
+        let mut held = [0; TIERS];
+        let reserved = self.blocks;
+        let covers = |sequence: &&Sequence| {
+            let held: &mut u32 = &mut held[sequence.tier.index()];
+            *held += sequence.kv.table.len() as u32;
+            *held < reserved[sequence.tier.index()]
+        };
+        match self.any_blocks() {
+            true => table.active().map(|(_, s)| s).filter(covers).map(|s| s.id).collect(),
+            false => HashSet::new(),
+        }
+    }
+
     /// Returns the number of blocks that a sequence must leave free for other tiers; 0 for a sequence of the system
     /// tier, or one that could never fit beside the reservations. `unused`: the unused part of each tier's reservation,
     /// blocks.
@@ -161,7 +179,7 @@ mod tests {
     use crate::scheduler::sequence::Phase;
     use std::sync::Arc;
     use tiercel_config::ResumeOrder;
-    use tiercel_device::{SeqId, Timestamp};
+    use tiercel_device::Timestamp;
 
     /// A device pool of 40 blocks of 4 tokens.
     const LIMITS: Limits =
@@ -247,6 +265,28 @@ mod tests {
         // Premium holds the four blocks 0, 1, 2 and 5 of its 12. Standard holds block 0 of its 8, and retains 9 tokens:
         // 2 whole blocks.
         assert_eq!(blocks(Reservation::Hard).unused(&table, LIMITS), [0, 8, 5, 0]);
+    }
+
+    #[test]
+    fn a_reservation_covers_the_first_sequences_that_hold_less_than_it_together() {
+        let mut table = SequenceTable::new(ResumeOrder::Rank);
+        let runs = [
+            (1, Tier::Standard, 4),
+            (2, Tier::Background, 9),
+            (3, Tier::Standard, 3),
+            (4, Tier::Standard, 1),
+            (5, Tier::Premium, 11),
+        ];
+        for (id, tier, held) in runs {
+            let mut sequence = prompt(id, tier, 12, 4);
+            sequence.kv.table = (0..held).map(BlockId).collect::<Vec<_>>().into();
+            table.insert(sequence);
+        }
+        // Of the 8 blocks for standard, sequences 1 and 3 hold 7, and with sequence 4 all.
+        let covered = blocks(Reservation::Lent).covered(&table);
+        assert_eq!(covered, HashSet::from([1, 3, 5].map(SeqId)));
+        let none = Reservations::new(&ReservationSettings::default(), LIMITS.device_blocks);
+        assert!(none.covered(&table).is_empty());
     }
 
     /// Returns how many blocks a sequence of `tier` that can become `longest` tokens long leaves free for other tiers,

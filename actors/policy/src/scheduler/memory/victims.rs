@@ -3,6 +3,7 @@
 use crate::protocol::Victim;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack::urgency;
+use crate::scheduler::memory::reservation::Reservations;
 use crate::scheduler::queue::priority_key::Rank;
 use crate::scheduler::queue::sequence_table::SequenceTable;
 use crate::scheduler::rules::Rules;
@@ -25,9 +26,9 @@ enum Protection {
     /// sequence of a plan if this first sequence waits, may preempt by force and has a higher effective tier.
     Limited,
     /// Most protected: the sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks,
-    /// or is of the premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan
-    /// may take its blocks: if it runs and is served before the victim, or if it waits, may preempt by force and has a
-    /// higher effective tier.
+    /// its blocks are covered by the reservation of its tier ([`Reservations::covered`]), or it is of the premium or
+    /// system tier while `preemption.premium_yields` is off. Only the first sequence of a plan may take its blocks: if
+    /// it runs and is served before the victim, or if it waits, may preempt by force and has a higher effective tier.
     Spared,
 }
 
@@ -65,16 +66,25 @@ pub(crate) struct Victims {
 
 impl Victims {
     /// Collects the sequences that may be preempted in a plan, and sorts them in the order in which they are preempted.
-    pub(crate) fn new(table: &SequenceTable, basis: &Basis, now: Timestamp) -> Victims {
+    pub(crate) fn new(
+        table: &SequenceTable,
+        (basis, reservations): (&Basis, &Reservations),
+        now: Timestamp,
+    ) -> Victims {
         let rule = basis.rules.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
         // Start with the sequences served last: for most rules the list is then nearly in the order of victims, which
         // makes the sort fast.
         let running = table.active().rev();
         let running = running.filter(|(_, sequence)| sequence.phase == Phase::Running);
+        let covered = reservations.covered(table);
+        let position = |(rank, sequence): (Rank, &Sequence)| {
+            let protection = protection(sequence, &basis.rules, covered.contains(&sequence.id));
+            position(sequence, (rank, protection), basis.rules.preemption.victim, now)
+        };
         let mut in_order: Vec<(Position, Rank, &Sequence)> = (table.retaining().rev())
             .chain(running)
-            .map(|(rank, sequence)| (position(sequence, rank, &basis.rules, now), rank, sequence))
+            .map(|(rank, sequence)| (position((rank, sequence)), rank, sequence))
             .collect();
         in_order.sort_by_key(|(position, ..)| *position);
         let mut victims = Victims {
@@ -151,9 +161,13 @@ impl Victims {
     }
 }
 
-fn position(sequence: &Sequence, rank: Rank, rules: &Rules, now: Timestamp) -> Position {
-    let protection = protection(sequence, rules);
-    let (tier, key) = match rules.preemption.victim {
+fn position(
+    sequence: &Sequence,
+    (rank, protection): (Rank, Protection),
+    rule: VictimRule,
+    now: Timestamp,
+) -> Position {
+    let (tier, key) = match rule {
         _ if protection != Protection::Usual => (rank.tier(), 0),
         VictimRule::Rank | VictimRule::ResumeCost => (rank.tier(), 0),
         VictimRule::LatestArrival => (Tier::System, u64::MAX - sequence.arrival.0),
@@ -171,7 +185,8 @@ fn position(sequence: &Sequence, rank: Rank, rules: &Rules, now: Timestamp) -> P
     (protection, Reverse(tier), key)
 }
 
-fn protection(sequence: &Sequence, rules: &Rules) -> Protection {
+/// Returns the protection of a sequence. `covered`: whether its blocks are covered by the reservation of its tier.
+fn protection(sequence: &Sequence, rules: &Rules, covered: bool) -> Protection {
     let preemption = &rules.preemption;
     let limited =
         rules.at_preemption_limit(sequence.preemptions) && preemption.at_limit != AtLimit::Drop;
@@ -179,7 +194,7 @@ fn protection(sequence: &Sequence, rules: &Rules) -> Protection {
     let never_yields = sequence.tier <= Tier::Premium && !preemption.premium_yields;
     if sequence.held() || sequence.phase == Phase::Waiting {
         Protection::Resting
-    } else if settles || never_yields {
+    } else if settles || never_yields || covered {
         Protection::Spared
     } else if limited {
         Protection::Limited

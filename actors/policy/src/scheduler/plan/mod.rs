@@ -59,7 +59,7 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
 
     let mirrors = basis.rules.preemption.mirror_percent > 0;
     let victims = match mirrors || !wants::surely_fit(&candidates, view) {
-        true => Victims::new(&queue.table, basis, begins),
+        true => Victims::new(&queue.table, (basis, &view.memory.reservations), begins),
         false => Victims::default(),
     };
     let wants = wants::wants(&candidates, &victims, view);

@@ -5,8 +5,8 @@ use crate::scheduler::budget::fixtures::{prompt, stream};
 use crate::scheduler::queue::priority_key::PriorityKey;
 use crate::scheduler::queue::service_class::ServiceClass;
 use crate::scheduler::tests::scheduler;
-use tiercel_config::ResumeOrder;
-use tiercel_device::SeqId;
+use tiercel_config::{ReservationSettings, ResumeOrder};
+use tiercel_device::{BlockId, SeqId};
 
 fn rank(tier: Tier, id: u64) -> Rank {
     let key = PriorityKey { class: ServiceClass::new(tier, tier, false), ..PriorityKey::UNPLACED };
@@ -74,11 +74,33 @@ fn claims_of_one_tier_are_alike_where_neither_the_rule_nor_a_protection_counts_r
     }
 }
 
+#[test]
+fn only_the_first_of_a_plan_takes_blocks_that_a_reservation_covers() {
+    let settings =
+        ReservationSettings { standard_blocks_percent: 30.0, ..ReservationSettings::default() };
+    let reservations = Reservations::new(&settings, 100);
+    let mut s = scheduler(|_| ());
+    for id in [1, 2] {
+        let mut runs = stream(id, Tier::Standard, (9, 3), 50);
+        runs.service.key.class = ServiceClass::new(Tier::Standard, Tier::Standard, false);
+        runs.kv.table = (0..20).map(BlockId).collect::<Vec<_>>().into();
+        s.queue.table.insert(runs);
+    }
+    // Of the 30 reserved blocks, the first stream holds 20, and both together hold 40.
+    let victims = Victims::new(&s.queue.table, (&s.basis, &reservations), Timestamp(0));
+    let order: Vec<u64> = victims.victims.iter().map(|victim| victim.ticket.seq.0).collect();
+    assert_eq!(order, [2, 1]);
+    let premium = growing(rank(Tier::Premium, 9));
+    assert_eq!(victims.allowed(premium), 1);
+    assert_eq!(victims.allowed(Claim { first: true, ..premium }), 2);
+}
+
 /// Returns the position of a standard sequence among the victims under a rule.
 fn position_by(victim: VictimRule, sequence: &Sequence) -> Position {
     let mut s = scheduler(|_| ());
     s.basis.rules.preemption.victim = victim;
-    position(sequence, rank(Tier::Standard, 1), &s.basis.rules, Timestamp(0))
+    let protection = protection(sequence, &s.basis.rules, false);
+    position(sequence, (rank(Tier::Standard, 1), protection), victim, Timestamp(0))
 }
 
 #[test]
