@@ -43,6 +43,8 @@ fn applicant(request: &Request) -> Applicant {
         targets: request.targets,
         may_tighten: request.may_tighten,
         max_wait_ms: request.max_wait_ms,
+        waited_ms: request.waited_ms,
+        siblings_tokens: request.siblings_tokens,
         returning: request.returning,
     }
 }

@@ -155,6 +155,8 @@ fn request(number: u32, tier: Tier) -> Request {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

@@ -148,6 +148,8 @@ impl Case {
             targets: SloTargets::default(),
             may_tighten: None,
             max_wait_ms: None,
+            waited_ms: 0,
+            siblings_tokens: 0,
             returning: false,
         }
     }

@@ -226,7 +226,7 @@ fn unused_tokens_are_refunded_at_the_end_of_a_request() {
 #[test]
 fn a_key_has_no_more_live_choices_than_it_may_have() {
     let folder = TempDir::new().unwrap();
-    let server = start(&folder, &[entry("narrow", "max_live = 2")]);
+    let server = start(&folder, &[entry("narrow", "max_live = 2"), entry("wide", "")]);
     let alone = ask(&server, "/v1/completions", "narrow", &json!({"n": 3}));
     assert_eq!((alone.status, &alone.error()["param"]), (400, &json!("n")));
     let mut stream = server.connect();
@@ -237,6 +237,10 @@ fn a_key_has_no_more_live_choices_than_it_may_have() {
     assert_eq!(stream.head().unwrap().status, 200);
     let refused = ask(&server, "/v1/completions", "narrow", &json!({}));
     assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    let long = json!({"prompt": "Hello ".repeat(100_000)});
+    let refused = ask(&server, "/v1/completions", "narrow", &long);
+    assert_eq!(refused.status, 429, "the key's limits go before the length of the text");
+    assert_eq!(ask(&server, "/v1/completions", "wide", &long).status, 400);
     drop(stream);
     server.wait_until_idle();
     let mut served = ask(&server, "/v1/completions", "narrow", &json!({}));

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 use std::thread;
+use std::time::Duration;
 use tiercel_tests::{Connection, TestServer, events};
 
 fn body(max_tokens: u32, stream: bool) -> Value {
@@ -106,6 +107,49 @@ fn a_request_that_states_its_patience_ends_with_504_and_is_not_tried_again() {
         assert!(ended.text().contains("300 ms"), "{route}: {}", ended.text());
     }
     drop(running);
+    server.finish();
+}
+
+#[test]
+fn the_time_in_which_the_body_of_a_request_comes_counts_towards_its_patience() {
+    let server = TestServer::mock(|_| ());
+    let sent = |max_wait_ms: u64| {
+        let mut body = body(1, false);
+        body["max_wait_ms"] = json!(max_wait_ms);
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut connection = server.connect();
+        connection.send(head.as_bytes());
+        thread::sleep(Duration::from_secs(1));
+        connection.send(body.as_bytes());
+        connection.response().unwrap()
+    };
+    let late = sent(300);
+    assert_eq!((late.status, &late.error()["code"]), (504, &json!("overloaded")));
+    assert!(late.text().contains("300 ms"), "{}", late.text());
+    assert_eq!(sent(60_000).status, 200);
+    server.finish();
+}
+
+#[test]
+fn choices_of_one_request_may_exceed_the_tokens_of_an_empty_queue_but_not_of_one_with_others() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.admission.max_queued_tokens_per_tier = 4;
+    });
+    let prompt = json!({"prompt": [1, 2, 3], "max_tokens": 1, "ignore_eos": true, "n": 3});
+    assert_eq!(server.post("/v1/completions", &prompt).status, 200);
+    let mut running = server.connect();
+    running.open_stream("/v1/completions", &in_tier(body(1000, true), "priority"));
+    let other = send(&server, &body(1, true));
+    server.wait_for("queued", |status| status.queued[2] == 1);
+    let refused = server.post("/v1/completions", &prompt);
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("queue_full")));
+    drop((running, other));
     server.finish();
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
-use tiercel_config::DeviceKind;
+use tiercel_config::{DeviceKind, Reservation};
 use tiercel_tests::{Connection, Response, SlowProfile, TestServer};
 
 /// Returns the body of a streamed background completion with greedy sampling.
@@ -82,5 +82,28 @@ fn a_changed_reservation_refuses_what_can_never_fit_and_loses_no_live_request() 
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("[DONE]"), "{rest}");
     assert_eq!(set(&server, &json!({"reservation.premium_blocks_percent": 0})).status, 200);
     assert_eq!(server.post("/v1/completions", &background(40)).status, 200);
+    server.finish();
+}
+
+#[test]
+fn a_chat_without_max_tokens_has_what_the_reservations_of_other_tiers_leave() {
+    // Four blocks of 16 tokens, one of which is reserved for premium.
+    let profile = SlowProfile::with_blocks(4);
+    let server = TestServer::mock(|settings| {
+        settings.device.kind = DeviceKind::Mock(profile.name());
+        settings.engine.reservation.kind = Reservation::Hard;
+        settings.engine.reservation.premium_blocks_percent = 25.0;
+    });
+    let tokens = |tier: &str| {
+        let chat = json!({
+            "messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true, "service_tier": tier,
+        });
+        let answer = server.post("/v1/chat/completions", &chat);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["total_tokens"].as_u64().unwrap()
+    };
+    assert_eq!([tokens("priority"), tokens("flex")], [64, 48]);
+    assert_eq!(set(&server, &json!({"reservation.premium_blocks_percent": 50})).status, 200);
+    assert_eq!(tokens("flex"), 32);
     server.finish();
 }

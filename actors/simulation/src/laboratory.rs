@@ -81,6 +81,8 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

@@ -34,6 +34,8 @@ pub(crate) fn request(
         targets: recorded.targets.map(stated).unwrap_or_default(),
         may_tighten: recorded.may_tighten,
         max_wait_ms: recorded.max_wait_ms,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: recorded.returning,
     }
 }

@@ -265,6 +265,8 @@ impl Traffic {
             targets: SloTargets::default(),
             may_tighten: None,
             max_wait_ms: None,
+            waited_ms: 0,
+            siblings_tokens: 0,
             returning: false,
         }
     }

@@ -64,6 +64,8 @@ fn request(tier: Tier, max_tokens: u32) -> Request {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

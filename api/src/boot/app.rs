@@ -13,12 +13,13 @@ use crate::spans::Spans;
 use crate::standing::Standings;
 use crate::text::{Forms, Text, TextError};
 use actix_web::http::StatusCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
 use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_model::template::{Conversation, Prompt};
+use tiercel_policy::scheduler::Reservations;
 use tokio::sync::watch;
 
 /// Longest text that an HTTP worker tokenizes on its own thread, bytes. Longer texts are tokenized on another thread,
@@ -94,6 +95,9 @@ pub(crate) struct Serving {
     pub(crate) settings: tokio::sync::Mutex<EngineSettings>,
     /// Whether the scheduling policy serves requests in order of their tiers.
     tiers_matter: AtomicBool,
+    /// Tokens that a request of each tier may have, prompt and output together: `context_tokens`, or what the KV blocks
+    /// hold that are not reserved for other tiers, if that is less.
+    request_tokens: [AtomicU32; Tier::ALL.len()],
     tokenizing: Tokenizing,
     /// Compiler of the grammars that requests state.
     pub(crate) compiling: Compiling,
@@ -216,7 +220,7 @@ impl Serving {
         let pool = u64::from(info.device_blocks) * u64::from(info.block_size);
         let context_tokens = pool.min(u64::from(info.max_model_len)) as u32;
         let max_text_bytes = text.longest_token_bytes().saturating_mul(context_tokens as usize);
-        Serving {
+        let serving = Serving {
             facts: ModelFacts { vocab_size: info.vocab_size, sampling, forms },
             standings: Arc::new(Standings::new(engine.clone())),
             compiling: Compiling::new(clock, text.clone(), info.vocab_size),
@@ -228,11 +232,14 @@ impl Serving {
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
             settings: tokio::sync::Mutex::new(settings.clone()),
-            tiers_matter: AtomicBool::new(settings.scheduler.order == Order::Tier),
+            tiers_matter: AtomicBool::default(),
+            request_tokens: Default::default(),
             // Bound of the tokenizing queue: each request in the queue enters the engine next, so as many may wait as
             // the engine admits.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
-        }
+        };
+        serving.follow(settings);
+        serving
     }
 
     /// Whether the scheduling policy serves requests in order of their tiers.
@@ -240,9 +247,23 @@ impl Serving {
         self.tiers_matter.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of tokens, prompt and output together, that a request of the tier may have: the context
+    /// length, or what the KV blocks hold that are not reserved for other tiers, if that is less.
+    pub(crate) fn request_tokens(&self, tier: Tier) -> u32 {
+        self.request_tokens[tier.index()].load(Ordering::Relaxed)
+    }
+
     /// Records which settings the engine follows from now on.
     pub(crate) fn follow(&self, settings: &EngineSettings) {
         self.tiers_matter.store(settings.scheduler.order == Order::Tier, Ordering::Relaxed);
+        let info = self.engine.info();
+        let reservations = Reservations::new(&settings.reservation, info.device_blocks);
+        for tier in Tier::ALL {
+            let kept = reservations.reserved_for_others(tier);
+            let pool = info.device_blocks.saturating_sub(kept).saturating_mul(info.block_size);
+            let tokens = pool.min(self.context_tokens);
+            self.request_tokens[tier.index()].store(tokens, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {

@@ -276,6 +276,8 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     };
     let mut tokens = match engine.submit(request).await {

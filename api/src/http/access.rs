@@ -153,6 +153,11 @@ impl Record {
         self.open.borrow_mut().as_mut().map(OpenSpan::choice)
     }
 
+    /// Returns how long ago the request's head came, ms.
+    pub(crate) fn waited_ms(&self) -> u64 {
+        self.log.clock.now().since_us(self.began) / 1000
+    }
+
     /// Records for the access log that an output token has arrived; the first one sets the TTFT.
     pub(crate) fn token(&self) {
         let mut facts = self.facts.borrow_mut();

@@ -77,6 +77,42 @@ impl Meters {
         (choices, shared): (u32, bool),
         (prompt_tokens, output_tokens): (u64, u64),
     ) -> Result<Metered, ApiError> {
+        let tokens = (choices, prompt_tokens.saturating_add(output_tokens));
+        let mut usage = self.usage();
+        self.check_places(&usage, caller, (choices, shared))?;
+        let of_key = usage.keys.entry(caller.key.clone()).or_default();
+        let charge = of_key.admit(&caller.limits, tokens, self.clock.now())?;
+        *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
+        drop(usage);
+        let (meters, caller) = (self.clone(), caller.clone());
+        Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
+    }
+
+    /// Checks whether the caller's key allows a request with `choices` choices of which the number of tokens is not known
+    /// yet, without charging it: a request that is refused in any case need not be tokenized. `shared` says whether there
+    /// are several tenants.
+    ///
+    /// # Errors
+    /// As [`Meters::admit`] for a request of one token.
+    pub(crate) fn check(
+        &self,
+        caller: &Caller,
+        (choices, shared): (u32, bool),
+    ) -> Result<(), ApiError> {
+        let usage = self.usage();
+        self.check_places(&usage, caller, (choices, shared))?;
+        let mut of_key = usage.keys.get(&caller.key).copied().unwrap_or_default();
+        let charge = of_key.admit(&caller.limits, (choices, 1), self.clock.now());
+        charge.map(|_| ()).map_err(ApiError::from)
+    }
+
+    /// Checks the number of choices of a request against the limits of its key and of its tenant.
+    fn check_places(
+        &self,
+        usage: &Usage,
+        caller: &Caller,
+        (choices, shared): (u32, bool),
+    ) -> Result<(), ApiError> {
         if let Some(limit) = caller.limits.live.filter(|limit| choices > *limit) {
             let message = format!(
                 "{choices} choices are more than this API key may have at a time, which is {limit}"
@@ -90,18 +126,11 @@ impl Meters {
             );
             return Err(ApiError::param("n", message));
         }
-        let tokens = (choices, prompt_tokens.saturating_add(output_tokens));
-        let mut usage = self.usage();
         let live = usage.tenants.get(&caller.tenant).copied().unwrap_or(0);
-        if shared && live + choices > self.tenant_places {
-            return Err(self.too_many(live));
+        match shared && live + choices > self.tenant_places {
+            true => Err(self.too_many(live)),
+            false => Ok(()),
         }
-        let of_key = usage.keys.entry(caller.key.clone()).or_default();
-        let charge = of_key.admit(&caller.limits, tokens, self.clock.now())?;
-        *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
-        drop(usage);
-        let (meters, caller) = (self.clone(), caller.clone());
-        Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
     }
 
     /// Makes the error for a request whose tenant has as many places as one tenant may have.

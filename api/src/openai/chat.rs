@@ -35,6 +35,9 @@ pub(crate) async fn chat(
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
     record.model(&model, chat.common.stream);
+    if let Some(refusal) = generate::over_limits(&app, &caller, chat.common.n as usize) {
+        return Ok(refusal);
+    }
     let listener = app.recorder.as_ref().map(|recorder| {
         let texts: Vec<_> = chat.conversation.texts().collect();
         recorder.listen(Question::of(&texts))

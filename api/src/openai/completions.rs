@@ -37,6 +37,10 @@ pub(crate) async fn completions(
     let answering = Answering::begin(&request);
     let model = serving.check_model(text.common.model.as_deref())?.to_owned();
     record.model(&model, text.common.stream);
+    let choices = text.prompts.len() * text.common.n as usize;
+    if let Some(refusal) = generate::over_limits(&app, &caller, choices) {
+        return Ok(refusal);
+    }
     let listener = match (&app.recorder, text.prompts.as_slice()) {
         (Some(recorder), [Prompt::Text(text)]) => Some(recorder.listen(Question::of_text(text))),
         _ => None,

@@ -50,6 +50,16 @@ pub(crate) struct Job {
     pub(crate) limit: Option<ReasoningLimit>,
 }
 
+/// Returns the answer to a request with `choices` choices that the limits of its key refuse whatever its number of
+/// tokens, so that its prompts need not be tokenized; `None` if they may allow it.
+pub(crate) fn over_limits(app: &App, caller: &Caller, choices: usize) -> Option<HttpResponse> {
+    let shared = app.keys.tenants() > 1;
+    let over = app.meters.check(caller, (choices as u32, shared)).err()?;
+    let mut response = HttpResponse::from_error(over);
+    app.meters.tell(caller, response.headers_mut());
+    Some(response)
+}
+
 /// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
 /// caller's key.
 pub(crate) async fn answer(
@@ -170,6 +180,7 @@ async fn submit(
     let stops = StopMatcher::new(&job.common.stop);
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
+    let mut siblings_tokens = 0;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
         let seed = job.common.seed.unwrap_or_else(rand::random);
         for copy in 0..job.common.n {
@@ -186,8 +197,11 @@ async fn submit(
                 targets: job.common.targets,
                 may_tighten: job.caller.rights.may_tighten,
                 max_wait_ms: job.common.max_wait_ms,
+                waited_ms: record.waited_ms(),
+                siblings_tokens,
                 returning: job.returning,
             };
+            siblings_tokens += prompt.len() as u64;
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
             let unsent = (count - choices.len()) as u32;
             let answer =
@@ -225,8 +239,9 @@ fn shown(job: &Job) -> ShownTokens<'_> {
     }
 }
 
-/// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens; fails if prompt and output do not
-/// fit into the context.
+/// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens: the number that the request
+/// states, otherwise its default, or what fits beside the blocks that are reserved for other tiers, if that is less.
+/// Fails if prompt and stated output do not fit into the context.
 fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, ApiError> {
     let context = serving.context_tokens;
     let prompt = u32::try_from(prompt_len).unwrap_or(u32::MAX);
@@ -254,7 +269,11 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
             Err(ApiError::too_long(param, message))
         }
         Some((wanted, _)) => Ok(wanted),
-        None => Ok(job.default_max_tokens.unwrap_or(room).min(room)),
+        None => {
+            // Of a prompt that does not fit beside the reservations, admission refuses even one token of output.
+            let room = serving.request_tokens(job.common.tier).saturating_sub(prompt).max(1);
+            Ok(job.default_max_tokens.unwrap_or(room).min(room))
+        }
     }
 }
 

@@ -194,6 +194,8 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

@@ -25,6 +25,10 @@ pub struct Applicant {
     pub may_tighten: Option<bool>,
     /// Longest wait for a first token that the request states, ms; `None` stands for the setting of its tier.
     pub max_wait_ms: Option<u64>,
+    /// Time that the request waited before it was submitted, ms. This time counts towards its patience.
+    pub waited_ms: u64,
+    /// Prompt tokens of the choices of the same client request that were submitted before this choice.
+    pub siblings_tokens: u64,
     /// Whether the client claims that it comes back after an earlier refusal (or after its queued request was ended).
     pub returning: bool,
 }

@@ -167,7 +167,8 @@ impl Gate {
     /// Returns how long a request waits for its first token before it is given up: the time that it states, or that of
     /// its tier.
     pub fn patience_of(&self, request: &Applicant) -> Patience {
-        Patience::of(&self.patience, request.tier, request.max_wait_ms)
+        let stated = (request.max_wait_ms, request.waited_ms.saturating_mul(1000));
+        Patience::of(&self.patience, request.tier, stated)
     }
 
     /// Records a retry credit: a client of the tenant was told to come back after `retry_after_ms`, and is then
@@ -278,16 +279,17 @@ impl Gate {
         }
     }
 
-    /// Refuses a request whose expected wait, at the recent drain rate of its queue, exceeds the patience that the
-    /// request itself states. The patience set for a tier refuses no request on arrival: a queue that stands still for
+    /// Refuses a request whose wait until now, with its expected wait at the recent drain rate of its queue, exceeds the
+    /// patience that the request itself states. The patience set for a tier refuses no request on arrival: a queue that stands still for
     /// minutes while higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that
     /// would have been served in time.
     fn within_patience(&self, request: &Applicant) -> Result<(), Refusal> {
         let (tier, stated_ms) = (request.tier, request.max_wait_ms);
         let ahead = self.ahead(request);
-        let wait_ms = self.forecast.queue_us(tier).map(|us| us * ahead / 1000.0);
-        match (wait_ms, stated_ms) {
-            (Some(wait_ms), Some(patience_ms)) if wait_ms > patience_ms as f64 => {
+        let queue_us = self.forecast.queue_us(tier).unwrap_or(0.0);
+        let wait_ms = request.waited_ms as f64 + queue_us * ahead / 1000.0;
+        match stated_ms {
+            Some(patience_ms) if wait_ms > patience_ms as f64 => {
                 Err(Refusal::OutOfPatience { tier, expected_ms: wait_ms as u64, patience_ms })
             }
             _ => Ok(()),
@@ -386,7 +388,7 @@ impl Gate {
         self.within_patience(request)?;
         self.in_time(request, now)?;
         let mut queue = self.queues[tier.index()];
-        if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
+        if let Err(limit) = queue.enter((prompt, request.siblings_tokens), &self.limits(request)) {
             let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
             // If the full queue is that of a tier that misses its latency targets, clients shall wait at least 5 s
             // before they retry.

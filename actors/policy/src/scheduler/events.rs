@@ -61,7 +61,7 @@ impl State {
         let end = |(seq, patience): (SeqId, Patience)| {
             let tier = self.queue.table.get(seq)?.tier;
             let retry_after_ms = self.retry_after_ms(seq, now)?;
-            let Patience { us, stated } = patience;
+            let Patience { us, stated, .. } = patience;
             let patience_ms = us.unwrap_or(0) / 1000;
             let fault = RequestFault::OutOfPatience { tier, patience_ms, stated, retry_after_ms };
             self.fail(seq, fault)
@@ -295,7 +295,7 @@ mod tests {
     fn a_request_that_moves_has_the_patience_of_its_new_tier_unless_it_stated_its_own() {
         let patience = |stated, tier| {
             let mut s = scheduler(|settings| settings.patience.background_s = 7.0);
-            let patience = Patience { us: Some(1_000_000), stated };
+            let patience = Patience { us: Some(1_000_000), before_us: 0, stated };
             s.enqueue(NewSequence { patience, ..sequence(1, Tier::Standard, 20) });
             assert!(s.reprioritize(SeqId(1), tier, 0));
             s.queue.table.get(SeqId(1)).expect("it waits").service.patience.us

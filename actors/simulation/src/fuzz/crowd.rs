@@ -68,6 +68,8 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             targets: SloTargets::default(),
             may_tighten: None,
             max_wait_ms: dice.chance(0.05).then(|| dice.pick(&[5, 50, 500])),
+            waited_ms: 0,
+            siblings_tokens: 0,
             returning: false,
         });
     }

@@ -23,6 +23,8 @@ fn request(prompt: &[TokenId]) -> Request {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

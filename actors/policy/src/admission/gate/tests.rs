@@ -42,6 +42,8 @@ fn of(tier: Tier) -> Applicant {
         targets: SloTargets::default(),
         may_tighten: None,
         max_wait_ms: None,
+        waited_ms: 0,
+        siblings_tokens: 0,
         returning: false,
     }
 }

@@ -33,7 +33,8 @@ impl Queue {
     pub(crate) fn place_in_new_tier(&mut self, sequence: &mut Sequence, basis: &Basis) {
         promise(sequence, basis);
         if !sequence.service.patience.stated {
-            sequence.service.patience = Patience::of(&basis.rules.patience, sequence.tier, None);
+            let stated = (None, sequence.service.patience.before_us);
+            sequence.service.patience = Patience::of(&basis.rules.patience, sequence.tier, stated);
         }
         self.place_again(sequence, basis);
     }

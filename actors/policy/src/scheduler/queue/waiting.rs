@@ -161,7 +161,7 @@ impl Waiting {
 
 /// Returns the end of a sequence's patience; `None` if the sequence has its first token or waits for ever.
 fn patience_end(sequence: &Sequence) -> Option<Timestamp> {
-    let us = sequence.service.patience.us.filter(|_| sequence.first_token_at.is_none())?;
+    let us = sequence.service.patience.left_us().filter(|_| sequence.first_token_at.is_none())?;
     Some(Timestamp(sequence.arrival.0.saturating_add(us)))
 }
 

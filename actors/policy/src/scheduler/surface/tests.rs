@@ -150,7 +150,7 @@ fn a_request_displaces_one_of_a_lower_tier_and_none_of_its_own() {
 #[test]
 fn a_tick_ends_requests_whose_patience_is_over() {
     let mut s = surface();
-    let patience = Patience { us: Some(5_432), stated: true };
+    let patience = Patience { us: Some(5_432), before_us: 0, stated: true };
     s.enqueue(NewSequence { patience, ..sequence(0, Tier::Standard, 5) });
     s.tick(Timestamp(5_432));
     assert!(s.actions.is_empty(), "the request waits that long");

@@ -95,7 +95,7 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
         stop_tokens: Arc::from([99]),
         targets: SloTargets::default(),
         may_tighten: None,
-        patience: Patience { us: Some(100_000_000), stated: false },
+        patience: Patience { us: Some(100_000_000), before_us: 0, stated: false },
         returns: false,
         sampling: Arc::new(SamplingParams::greedy()),
         arrival: Timestamp(id),

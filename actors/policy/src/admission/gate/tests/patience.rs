@@ -32,6 +32,19 @@ fn a_stated_patience_refuses_no_request_while_the_drain_rate_is_unknown() {
 }
 
 #[test]
+fn a_wait_before_admission_counts_towards_a_stated_patience() {
+    let mut gate = gate_with(all(100.0), waiting_20_s(false));
+    let waited = |waited_ms, ms| Applicant { waited_ms, ..patient(Tier::Standard, ms) };
+    assert_eq!(gate.would_accept(&waited(4_000, 24_000), NOW), Ok(()));
+    let refusal =
+        Refusal::OutOfPatience { tier: Tier::Standard, expected_ms: 24_001, patience_ms: 24_000 };
+    assert_eq!(gate.would_accept(&waited(4_001, 24_000), NOW), Err(refusal));
+    assert_eq!(gate.patience_of(&waited(4_000, 24_000)).left_us(), Some(20_000_000));
+    gate.update(report());
+    assert!(gate.would_accept(&waited(24_001, 24_000), NOW).is_err(), "also without a drain rate");
+}
+
+#[test]
 fn the_patience_of_a_tier_refuses_no_request_on_arrival() {
     let mut gate = gate(|settings| settings.patience.standard_s = 5.0);
     gate.update(waiting_20_s(false));
@@ -60,8 +73,8 @@ fn a_modest_tenant_expects_to_wait_for_a_part_of_the_queue_where_tenants_are_ser
 #[test]
 fn a_request_has_the_patience_that_it_states_or_that_of_its_tier() {
     let gate = gate(|settings| settings.patience.standard_s = 5.0);
-    let stated = Patience { us: Some(2_000_000), stated: true };
+    let stated = Patience { us: Some(2_000_000), before_us: 0, stated: true };
     assert_eq!(gate.patience_of(&patient(Tier::Standard, 2_000)), stated);
-    let of_tier = Patience { us: Some(5_000_000), stated: false };
+    let of_tier = Patience { us: Some(5_000_000), before_us: 0, stated: false };
     assert_eq!(gate.patience_of(&of(Tier::Standard)), of_tier);
 }
