@@ -186,20 +186,9 @@ async fn submit(
         for copy in 0..job.common.n {
             let seed = seed.wrapping_add(u64::from(copy));
             let request = Request {
-                tier: job.common.tier,
-                priority: job.common.priority,
-                salt: job.caller.salt,
-                weight: job.caller.weight,
-                prompt: prompt.clone(),
-                max_tokens: *max_tokens,
-                stop_tokens: stop_tokens.clone(),
-                sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
-                targets: job.common.targets,
-                may_tighten: job.caller.rights.may_tighten,
-                max_wait_ms: job.common.max_wait_ms,
                 waited_ms: record.waited_ms(),
                 siblings_tokens,
-                returning: job.returning,
+                ..request(job, (prompt, *max_tokens), (seed, &stop_tokens))
             };
             siblings_tokens += prompt.len() as u64;
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
@@ -228,6 +217,31 @@ async fn submit(
         first.heard_by(job.listener.take());
     }
     Ok(choices)
+}
+
+/// Returns the request to the engine for one choice: its prompt, its maximum number of output tokens, its sampling seed
+/// and the tokens that end it.
+fn request(
+    job: &Job,
+    (prompt, max_tokens): (&Arc<[TokenId]>, u32),
+    (seed, stop_tokens): (u64, &Arc<[TokenId]>),
+) -> Request {
+    Request {
+        tier: job.common.tier,
+        priority: job.common.priority,
+        salt: job.caller.salt,
+        weight: job.caller.weight,
+        prompt: prompt.clone(),
+        max_tokens,
+        stop_tokens: stop_tokens.clone(),
+        sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
+        targets: job.common.targets,
+        may_tighten: job.caller.rights.may_tighten,
+        max_wait_ms: job.common.max_wait_ms,
+        waited_ms: 0,
+        siblings_tokens: 0,
+        returning: job.returning,
+    }
 }
 
 /// Returns the control tokens that the text of the answer spells out.
