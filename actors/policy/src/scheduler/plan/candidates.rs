@@ -4,10 +4,8 @@
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::plan::retry::{OPENS_MAX, RetryScope};
 use crate::scheduler::plan::view::View;
-use crate::scheduler::queue::priority_key::Rank;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
-use tiercel_device::Tier;
 
 /// Returns the sequences that the step may include, at most as many as the step has slots: within an effective tier
 /// running sequences before waiting ones, each group by rank, or by the tiers' fair queue. If suspects of a failed step
@@ -42,11 +40,6 @@ pub(crate) fn eligible<'a>(
         opens += usize::from(!suspected(sequence));
         opens <= open_limit || suspected(sequence)
     });
-    let mut waiting: Vec<(Rank, &Sequence)> = waiting.collect();
-    if view.memory.reservations.any_blocks() && view.suspects.is_empty() {
-        add_first_of_tiers(&mut waiting, view, may_open);
-    }
-    let waiting = waiting.into_iter();
     let most = view.basis.rules.scheduling.max_num_seqs as usize;
     if view.suspects.is_empty() {
         return in_slots(view, running, waiting.map(candidate), most);
@@ -60,21 +53,6 @@ pub(crate) fn eligible<'a>(
     }
     candidates.truncate(most);
     candidates
-}
-
-/// Appends to the `first` waiting sequences the first waiting sequence of each effective tier that has none among them:
-/// blocks that are reserved for its tier may be free, while sequences of higher tiers wait because they must leave
-/// these blocks free.
-fn add_first_of_tiers<'a>(
-    first: &mut Vec<(Rank, &'a Sequence)>,
-    view: &View<'a>,
-    may_open: impl Fn(&Sequence) -> bool,
-) {
-    for tier in Tier::ALL {
-        if first.iter().all(|(rank, _)| rank.tier() != tier) {
-            first.extend(view.queue.table.queue_of(tier).find(|(_, s)| may_open(s)));
-        }
-    }
 }
 
 /// Merges the running and the waiting candidates, each in the order given, and returns the first `most` that get a slot
@@ -143,7 +121,7 @@ mod tests {
     use crate::scheduler::state::State;
     use crate::scheduler::tests::{NOW, scheduler, sequence};
     use tiercel_config::TierSlo;
-    use tiercel_device::SeqId;
+    use tiercel_device::{SeqId, Tier};
 
     fn ids(s: &State, others_first: bool) -> Vec<u64> {
         let found = eligible(&view(s), RetryScope::All, others_first);
@@ -160,23 +138,6 @@ mod tests {
         s.suspects.extend([SeqId(1), SeqId(4)].into_iter());
         assert_eq!(ids(&s, true), [2, 3], "others make room first");
         assert_eq!(ids(&s, false), [1], "a suspect runs alone");
-    }
-
-    #[test]
-    fn beside_reservations_a_plan_considers_the_first_waiting_sequence_of_each_tier() {
-        let considered = |reserved| {
-            let mut s = scheduler(|settings| {
-                settings.reservation.standard_blocks_percent = reserved;
-            });
-            for (id, tier) in [(1, Tier::Premium), (2, Tier::Premium), (3, Tier::Standard)] {
-                s.enqueue(sequence(id, tier, 4));
-            }
-            s.enqueue(sequence(4, Tier::Standard, 4));
-            s.retry.open_limit = 1;
-            ids(&s, false)
-        };
-        assert_eq!(considered(0.0), [1]);
-        assert_eq!(considered(10.0), [1, 3]);
     }
 
     #[test]

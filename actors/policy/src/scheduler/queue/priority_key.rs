@@ -102,20 +102,10 @@ impl Rank {
         self.class.tier()
     }
 
-    /// Returns the lowest rank that a sequence of the effective tier can have.
-    pub(crate) fn first_of(tier: Tier) -> Rank {
-        Rank::first_in(ServiceClass::new(tier, tier, false))
-    }
-
     /// Returns the lowest rank that a sequence can have for which the share of `tier` pays (see [`ServiceClass`]).
     pub(crate) fn first_paid_by(tier: Tier) -> Rank {
-        Rank::first_in(ServiceClass::new(tier, Tier::Background, true))
-    }
-
-    /// Returns the lowest rank that a sequence of the class can have.
-    fn first_in(class: ServiceClass) -> Rank {
         Rank {
-            class,
+            class: ServiceClass::new(tier, Tier::Background, true),
             late: false,
             section: PROMOTED,
             priority: i32::MIN,

@@ -84,12 +84,6 @@ impl SequenceTable {
         self.waiting.queue_from(None)
     }
 
-    /// Returns the waiting sequences of an effective tier that are not on hold, in order of service.
-    pub(crate) fn queue_of(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
-        let from = self.waiting.queue_from(Some(Rank::first_of(tier)));
-        from.take_while(move |(rank, _)| rank.tier() == tier)
-    }
-
     /// Returns the waiting best-effort sequences of a tier in order of service; none if tiers do not share the time
     /// left to best-effort requests.
     pub(crate) fn best_effort_queue(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
