@@ -9,14 +9,15 @@ the answer is complete. Runs of the two policies alternate, each against a fresh
 A second series of `fcfs` shows how far equal servers differ. The speed of a shared machine changes from one second to the
 next, so each run also tells its decode time: the device time of a decoded token in steps without prompts in which nearly
 all users decode. This work is the same under every policy. A run whose decode time exceeds the least one of its load by
-more than 7 % is disturbed, and is repeated; after three times the asked number of rounds, the runs with the least decode
-times count. If USERS are named, only these loads run, and the table
-rows of the other loads stay. Five runs of each series take an hour; nothing else should run on the machine meanwhile.
+more than 7 % is disturbed, and is repeated, in at most three times the asked number of rounds. Undisturbed runs count
+first, then the runs with the least decode times. If USERS are named, only these loads run, and the table
+rows of the other loads stay. Five runs of each series take one to three hours; nothing else should run on the machine meanwhile.
 Needs nothing beyond Python 3."""
 
 import argparse
 import csv
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -86,8 +87,10 @@ def decode_us(users):
     tenths of the users (or of the places of a step) decode, us."""
     with urllib.request.urlopen(f"{URL}/debug/steps?after=0") as answer:
         steps = json.load(answer)["steps"]
+    # Return no time, so that the run counts as disturbed, if no step is full.
     full = [step for step in steps if not step["prefill_tokens"] and step["decode_tokens"] >= 0.9 * min(users, PLACES)]
-    return sum(step["device_us"] for step in full) / sum(step["decode_tokens"] for step in full)
+    decoded = sum(step["decode_tokens"] for step in full)
+    return sum(step["device_us"] for step in full) / decoded if decoded else math.inf
 
 
 def undisturbed(totals, least_us):

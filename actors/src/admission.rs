@@ -44,7 +44,7 @@ fn applicant(request: &Request) -> Applicant {
         may_tighten: request.may_tighten,
         max_wait_ms: request.max_wait_ms,
         waited_ms: request.waited_ms,
-        siblings_tokens: request.siblings_tokens,
+        sibling: request.sibling,
         returning: request.returning,
     }
 }

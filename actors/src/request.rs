@@ -46,9 +46,9 @@ pub struct Request {
     /// Time that the request waited before it was submitted, ms, for example while its prompt was tokenized. This time
     /// counts towards its patience.
     pub waited_ms: u64,
-    /// Prompt tokens of the choices of the same client request that were submitted before this choice. If these choices
-    /// alone wait in the tier's queue, the limit on waiting prompt tokens does not apply to this choice.
-    pub siblings_tokens: u64,
+    /// Whether the request is a further choice of a client request of which a choice was submitted before. Its prompt
+    /// does not count towards the limit on waiting prompt tokens.
+    pub sibling: bool,
     /// Whether the client says that it was refused or turned away before. The claim is believed only as far as clients
     /// of the same tenant were told to come back by now.
     pub returning: bool,

@@ -156,7 +156,7 @@ fn request(number: u32, tier: Tier) -> Request {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

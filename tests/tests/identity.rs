@@ -149,7 +149,7 @@ impl Case {
             may_tighten: None,
             max_wait_ms: None,
             waited_ms: 0,
-            siblings_tokens: 0,
+            sibling: false,
             returning: false,
         }
     }

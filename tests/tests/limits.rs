@@ -124,7 +124,7 @@ fn the_time_in_which_the_body_of_a_request_comes_counts_towards_its_patience() {
         );
         let mut connection = server.connect();
         connection.send(head.as_bytes());
-        thread::sleep(Duration::from_secs(1));
+        thread::park_timeout(Duration::from_secs(1));
         connection.send(body.as_bytes());
         connection.response().unwrap()
     };
@@ -136,7 +136,7 @@ fn the_time_in_which_the_body_of_a_request_comes_counts_towards_its_patience() {
 }
 
 #[test]
-fn choices_of_one_request_may_exceed_the_tokens_of_an_empty_queue_but_not_of_one_with_others() {
+fn only_the_first_choice_of_a_request_counts_towards_the_tokens_of_a_queue() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
         settings.engine.admission.max_queued_tokens_per_tier = 4;

@@ -35,7 +35,7 @@ pub(crate) fn request(
         may_tighten: recorded.may_tighten,
         max_wait_ms: recorded.max_wait_ms,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: recorded.choice > 0,
         returning: recorded.returning,
     }
 }

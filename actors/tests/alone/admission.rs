@@ -48,7 +48,7 @@ fn request(tier: Tier) -> Request {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

@@ -142,7 +142,7 @@ async fn swapping() -> (Addr<BlockManager>, Told, CopyId) {
     manager.send(open(1, 1, 8)).await.unwrap();
     let ReserveStep(mut request) = open(2, 2, 4);
     request.wants[0].max_victims = 1;
-    request.victims = vec![Victim { ticket: VICTIM, swap: true, group: 0 }];
+    request.victims = vec![Victim { ticket: VICTIM, swap: true, spared: false, group: 0 }];
     let hashes = vec![BlockHash([1; 16]), BlockHash([2; 16])];
     request.progress = vec![Progress { seq: SeqId(1), computed: 8, hashes }];
     manager.send(ReserveStep(request)).await.unwrap();

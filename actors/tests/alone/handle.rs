@@ -65,7 +65,7 @@ fn request(tier: Tier, max_tokens: u32) -> Request {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

@@ -277,7 +277,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     };
     let mut tokens = match engine.submit(request).await {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::Clock;
-use tiercel_policy::admission::{Charge, KeyUsage, OverLimit, Remaining};
+use tiercel_policy::admission::{Charge, KeyLimits, KeyUsage, OverLimit, Remaining};
 
 /// Names of the headers that say what is left of a rate: limit, remaining and time until all of it is back.
 const HEADERS: [[HeaderName; 3]; 2] = [
@@ -88,12 +88,13 @@ impl Meters {
         Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
     }
 
-    /// Checks whether the caller's key allows a request with `choices` choices of which the number of tokens is not known
-    /// yet, without charging it: a request that is refused in any case need not be tokenized. `shared` says whether there
-    /// are several tenants.
+    /// Checks whether the caller's key and its tenant allow a request with `choices` choices of which the number of tokens
+    /// is not known yet, without charging it: a request that is refused in any case need not be tokenized. The rate of
+    /// tokens is not checked, because the retry time of a request that exceeds it depends on its number of tokens.
+    /// `shared` says whether there are several tenants.
     ///
     /// # Errors
-    /// As [`Meters::admit`] for a request of one token.
+    /// As [`Meters::admit`].
     pub(crate) fn check(
         &self,
         caller: &Caller,
@@ -102,7 +103,8 @@ impl Meters {
         let usage = self.usage();
         self.check_places(&usage, caller, (choices, shared))?;
         let mut of_key = usage.keys.get(&caller.key).copied().unwrap_or_default();
-        let charge = of_key.admit(&caller.limits, (choices, 1), self.clock.now());
+        let limits = KeyLimits { tokens: None, ..caller.limits };
+        let charge = of_key.admit(&limits, (choices, 1), self.clock.now());
         charge.map(|_| ()).map_err(ApiError::from)
     }
 

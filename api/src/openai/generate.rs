@@ -35,7 +35,8 @@ pub(crate) struct Job {
     pub(crate) prompts: Vec<Arc<[TokenId]>>,
     /// Name of the request's field that held the prompts, for error messages.
     pub(crate) prompt_param: &'static str,
-    /// Maximum number of output tokens if the request states none; `None` is as many as fit into the context.
+    /// Maximum number of output tokens if the request states none; `None` is as many as fit into the context and
+    /// beside the reservations of other tiers.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) caller: Caller,
     /// Id of the HTTP request (`X-Request-Id`).
@@ -50,8 +51,8 @@ pub(crate) struct Job {
     pub(crate) limit: Option<ReasoningLimit>,
 }
 
-/// Returns the answer to a request with `choices` choices that the limits of its key refuse whatever its number of
-/// tokens, so that its prompts need not be tokenized; `None` if they may allow it.
+/// Returns the answer to a request with `choices` choices that the limits of its key or of its tenant refuse whatever
+/// its number of tokens, so that its prompts need not be tokenized; `None` if they may allow it.
 pub(crate) fn over_limits(app: &App, caller: &Caller, choices: usize) -> Option<HttpResponse> {
     let shared = app.keys.tenants() > 1;
     let over = app.meters.check(caller, (choices as u32, shared)).err()?;
@@ -180,17 +181,15 @@ async fn submit(
     let stops = StopMatcher::new(&job.common.stop);
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
-    let mut siblings_tokens = 0;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
         let seed = job.common.seed.unwrap_or_else(rand::random);
         for copy in 0..job.common.n {
             let seed = seed.wrapping_add(u64::from(copy));
             let request = Request {
                 waited_ms: record.waited_ms(),
-                siblings_tokens,
+                sibling: !choices.is_empty(),
                 ..request(job, (prompt, *max_tokens), (seed, &stop_tokens))
             };
-            siblings_tokens += prompt.len() as u64;
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
             let unsent = (count - choices.len()) as u32;
             let answer =
@@ -239,7 +238,7 @@ fn request(
         may_tighten: job.caller.rights.may_tighten,
         max_wait_ms: job.common.max_wait_ms,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: job.returning,
     }
 }

@@ -195,7 +195,7 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

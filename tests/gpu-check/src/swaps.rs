@@ -105,7 +105,7 @@ fn request(number: u32, tier: Tier, output: u32) -> Request {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

@@ -27,8 +27,17 @@ pub struct Applicant {
     pub max_wait_ms: Option<u64>,
     /// Time that the request waited before it was submitted, ms. This time counts towards its patience.
     pub waited_ms: u64,
-    /// Prompt tokens of the choices of the same client request that were submitted before this choice.
-    pub siblings_tokens: u64,
+    /// Whether the request is a further choice of a client request of which a choice was submitted before.
+    pub sibling: bool,
     /// Whether the client claims that it comes back after an earlier refusal (or after its queued request was ended).
     pub returning: bool,
+}
+
+impl Applicant {
+    /// Returns the number of prompt tokens as which the request counts towards the limits of its admission queue: none
+    /// for a further choice of a client request. If further choices counted, a client request that exceeds the limit by
+    /// itself would be refused however often it comes back.
+    pub fn counted_tokens(&self) -> u32 {
+        if self.sibling { 0 } else { self.prompt }
+    }
 }

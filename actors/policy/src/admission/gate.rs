@@ -45,7 +45,10 @@ struct Queued {
     asked: Tier,
     tenant: Salt,
     weight: Weight,
+    /// Length of the prompt, tokens.
     prompt: u32,
+    /// Number of prompt tokens as which the request counts in its admission queue.
+    counted: u32,
     /// Deadline of the first token (arrival + TTFT target); `None` without a target, if late requests are not refused,
     /// if even an idle server could not meet the target, or after the tier was changed.
     due: Option<Timestamp>,
@@ -185,9 +188,8 @@ impl Gate {
 
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
-        let Some(Queued { tier, asked, tenant, prompt, due, .. }) = self.queued.remove(&seq) else {
-            return;
-        };
+        let Some(queued) = self.queued.remove(&seq) else { return };
+        let Queued { tier, asked, tenant, prompt, counted, due, .. } = queued;
         let judged = tier == Tier::Standard && how == Left::Started;
         if let Some(due) = due.filter(|_| judged) {
             self.margin.observe(now > due);
@@ -196,7 +198,7 @@ impl Gate {
             // The client asks for its tier again, because it does not know that an operator changed the tier.
             self.advised(asked, tenant, retry_after_ms, now);
         }
-        self.queues[tier.index()].leave(prompt);
+        self.queues[tier.index()].leave(counted);
         self.tenants.leave(tier, tenant, prompt);
     }
 
@@ -207,11 +209,11 @@ impl Gate {
         let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
             return;
         };
-        let Queued { tier: before, tenant, weight, prompt, .. } = *queued;
+        let Queued { tier: before, tenant, weight, prompt, counted, .. } = *queued;
         (queued.tier, queued.due) = (tier, None);
-        self.queues[before.index()].leave(prompt);
+        self.queues[before.index()].leave(counted);
         self.tenants.leave(before, tenant, prompt);
-        self.queues[tier.index()].add(prompt);
+        self.queues[tier.index()].add(counted);
         self.tenants.enter(tier, (tenant, weight), prompt);
     }
 
@@ -254,7 +256,8 @@ impl Gate {
         let target_us = self.forecast.shedding().and_then(|rule| latest_us(tier, &targets, &rule));
         let idle_us = self.forecast.idle_us(prompt);
         let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
-        self.queued.insert(seq, Queued { tier, asked: tier, tenant, weight, prompt, due });
+        let counted = request.counted_tokens();
+        self.queued.insert(seq, Queued { tier, asked: tier, tenant, weight, prompt, counted, due });
         Ok(seq)
     }
 
@@ -388,7 +391,7 @@ impl Gate {
         self.within_patience(request)?;
         self.in_time(request, now)?;
         let mut queue = self.queues[tier.index()];
-        if let Err(limit) = queue.enter((prompt, request.siblings_tokens), &self.limits(request)) {
+        if let Err(limit) = queue.enter(request.counted_tokens(), &self.limits(request)) {
             let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
             // If the full queue is that of a tier that misses its latency targets, clients shall wait at least 5 s
             // before they retry.

@@ -70,18 +70,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds a request with a prompt of `tokens` tokens to the queue. The limit on prompt tokens does not apply if the
-    /// queue holds at most the `siblings` tokens of other choices of the same client request: such a request is too
-    /// large for the limit by itself, so that coming back later would not help its client.
+    /// Adds a request that counts as `tokens` prompt tokens to the queue. The limit on prompt tokens does not apply to an
+    /// empty queue, and not to a request that counts as none (see [`Applicant::counted_tokens`]).
     ///
     /// # Errors
     /// Returns a text with the number of waiting requests, or of waiting prompt tokens, that has reached its limit, and
     /// with the name of the setting of this limit.
-    pub fn enter(
-        &mut self,
-        (tokens, siblings): (u32, u64),
-        limits: &AdmissionSettings,
-    ) -> Result<(), String> {
+    pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
         if self.requests >= limits.max_queued_requests_per_tier {
             return Err(format!(
                 "{} requests waiting; limit: admission.max_queued_requests_per_tier",
@@ -89,8 +84,7 @@ impl Queue {
             ));
         }
         let total = self.tokens + u64::from(tokens);
-        let others_wait = self.tokens > siblings;
-        if others_wait && total > limits.max_queued_tokens_per_tier {
+        if self.requests > 0 && tokens > 0 && total > limits.max_queued_tokens_per_tier {
             return Err(format!(
                 "{} prompt tokens waiting; limit: admission.max_queued_tokens_per_tier",
                 self.tokens
@@ -149,30 +143,25 @@ mod tests {
             ..AdmissionSettings::default()
         };
         let mut queue = Queue::default();
-        queue.enter((500, 0), &limits).expect("one always fits");
-        assert!(queue.enter((1, 0), &limits).expect_err("tokens").contains("500 prompt tokens"));
+        queue.enter(500, &limits).expect("one always fits");
+        assert!(queue.enter(1, &limits).expect_err("tokens").contains("500 prompt tokens"));
         queue.leave(500);
-        queue.enter((10, 0), &limits).expect("room");
-        queue.enter((10, 0), &limits).expect("room");
-        assert!(queue.enter((10, 0), &limits).expect_err("requests").contains("2 requests"));
+        queue.enter(10, &limits).expect("room");
+        queue.enter(10, &limits).expect("room");
+        assert!(queue.enter(10, &limits).expect_err("requests").contains("2 requests"));
         queue.leave(10);
         assert_eq!(queue, Queue { requests: 1, tokens: 10 });
     }
 
     #[test]
-    fn choices_of_one_request_pass_the_limit_on_tokens_while_no_other_request_waits() {
+    fn a_request_that_counts_as_no_token_enters_a_queue_that_is_over_its_limit_on_tokens() {
         let limits =
             AdmissionSettings { max_queued_tokens_per_tier: 100, ..AdmissionSettings::default() };
         let mut queue = Queue::default();
-        let mut siblings = 0;
-        for _ in 0..3 {
-            queue.enter((60, siblings), &limits).expect("only choices of this request wait");
-            siblings += 60;
-        }
-        assert!(queue.enter((1, 0), &limits).is_err(), "181 tokens would wait");
-        queue.leave(60);
-        queue.add(61);
-        assert!(queue.enter((60, siblings), &limits).is_err(), "another request waits");
+        queue.enter(500, &limits).expect("the queue is empty");
+        queue.enter(0, &limits).expect("the request counts as no token");
+        assert!(queue.enter(1, &limits).is_err(), "501 tokens would wait");
+        assert_eq!(queue, Queue { requests: 2, tokens: 500 });
     }
 
     #[test]
@@ -180,10 +169,10 @@ mod tests {
         let limits =
             AdmissionSettings { max_queued_tokens_per_tier: 100, ..AdmissionSettings::default() };
         let mut queue = Queue::default();
-        queue.enter((60, 0), &limits).expect("the queue is empty");
-        assert!(queue.enter((41, 0), &limits).is_err(), "101 tokens would wait");
-        queue.enter((40, 0), &limits).expect("100 tokens wait");
+        queue.enter(60, &limits).expect("the queue is empty");
+        assert!(queue.enter(41, &limits).is_err(), "101 tokens would wait");
+        queue.enter(40, &limits).expect("100 tokens wait");
         assert_eq!(queue, Queue { requests: 2, tokens: 100 });
-        assert!(queue.enter((1, 0), &limits).is_err(), "101 tokens would wait");
+        assert!(queue.enter(1, &limits).is_err(), "101 tokens would wait");
     }
 }

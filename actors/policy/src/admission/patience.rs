@@ -9,7 +9,7 @@ use tiercel_device::Tier;
 pub struct Patience {
     /// Longest wait of the request for its first token, us; `None` for no limit.
     pub us: Option<u64>,
-    /// The part of this wait that came before the arrival of the request at admission, us.
+    /// Time that the request had waited when it arrived at admission, us.
     pub before_us: u64,
     /// Whether the request itself stated its patience; otherwise the patience is the setting of its tier.
     pub stated: bool,

@@ -40,8 +40,8 @@ pub enum Refusal {
     /// The expected wait of the request for its first token is longer than the patience that the request states. The
     /// client is told no retry time.
     #[error(
-        "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than the \
-         {patience_ms} ms that this request allows (max_wait_ms)",
+        "overloaded: this {tier} request would wait about {} s in all for its first token, longer than the \
+         {patience_ms} ms that it allows (max_wait_ms)",
         expected_ms.div_ceil(1000)
     )]
     OutOfPatience {
@@ -160,8 +160,8 @@ mod tests {
             ),
             (
                 Refusal::OutOfPatience { tier: TIER, expected_ms: 1_900, patience_ms: 500 },
-                "overloaded: a standard request that comes now would wait about 2 s for its first token, longer \
-                 than the 500 ms that this request allows (max_wait_ms)",
+                "overloaded: this standard request would wait about 2 s in all for its first token, longer than \
+                 the 500 ms that it allows (max_wait_ms)",
             ),
             (
                 Refusal::OverShare { tier: TIER, had_percent: 80, due_percent: 35, retry_after_ms },

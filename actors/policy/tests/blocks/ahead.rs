@@ -2,7 +2,7 @@
 
 use crate::scene::{Scene, covers, names, open, victim};
 use tiercel_device::SeqId;
-use tiercel_policy::{StepRequest, Want};
+use tiercel_policy::{StepRequest, Victim, Want};
 
 impl Scene {
     /// Queues copies ahead of need of at most `most` blocks of the sequences `victims`. Returns how many copies are
@@ -66,7 +66,7 @@ fn a_copy_that_was_given_up_is_made_for_another_sequence_with_the_content() {
 
 #[test]
 fn reserved_blocks_are_lent_as_far_as_victims_have_blocks_on_the_host() {
-    let opens = |kept_for_others, lends| {
+    let opens = |kept_for_others, lends, spared| {
         let mut scene = Scene::new(8, 8);
         scene.running(1, 1, 2);
         assert_eq!(scene.ahead(&[1], 2), 2);
@@ -74,13 +74,14 @@ fn reserved_blocks_are_lent_as_far_as_victims_have_blocks_on_the_host() {
         let want = Want { kept_for_others, ..open(9, 16, &names(9, 3), 0) };
         let grant = scene.request(StepRequest {
             wants: vec![want],
-            victims: vec![victim(1, true)],
+            victims: vec![Victim { spared, ..victim(1, true) }],
             lends,
             ..StepRequest::default()
         });
         covers(&grant)[0].is_some()
     };
     // Six blocks are free, and the sequence needs four. Two of the reserved blocks are free besides, and two are lent.
-    assert!(opens(2, false) && opens(4, true));
-    assert!(!opens(3, false) && !opens(5, true));
+    assert!(opens(2, false, false) && opens(4, true, false));
+    assert!(!opens(3, false, false) && !opens(5, true, false));
+    assert!(opens(2, true, true) && !opens(3, true, true), "the blocks of a spared victim");
 }

@@ -75,7 +75,12 @@ impl World {
                 seq.phase == Phase::Running || (seq.phase == Phase::Waiting && seq.kept > 0);
             if holds && draws.percent(taking) {
                 let ticket = Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) };
-                victims.push(Victim { ticket, swap: draws.percent(swapping), group: 0 });
+                victims.push(Victim {
+                    ticket,
+                    swap: draws.percent(swapping),
+                    spared: false,
+                    group: 0,
+                });
             }
         }
         victims

@@ -23,7 +23,7 @@ pub(crate) fn ticket(seq: u64, epoch: u32) -> Ticket {
 }
 
 pub(crate) fn victim(seq: u64, swap: bool) -> Victim {
-    Victim { ticket: ticket(seq, 1), swap, group: 0 }
+    Victim { ticket: ticket(seq, 1), swap, spared: false, group: 0 }
 }
 
 /// Returns a running sequence's request for blocks for `tokens` tokens in all, for which `max_victims` victims may be

@@ -69,7 +69,7 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             may_tighten: None,
             max_wait_ms: dice.chance(0.05).then(|| dice.pick(&[5, 50, 500])),
             waited_ms: 0,
-            siblings_tokens: 0,
+            sibling: false,
             returning: false,
         });
     }

@@ -43,7 +43,7 @@ fn of(tier: Tier) -> Applicant {
         may_tighten: None,
         max_wait_ms: None,
         waited_ms: 0,
-        siblings_tokens: 0,
+        sibling: false,
         returning: false,
     }
 }

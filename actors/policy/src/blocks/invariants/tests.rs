@@ -63,7 +63,7 @@ fn swapped_out() -> BlockStore {
         step: StepId(50),
         completed_step: StepId(49),
         wants: vec![open(9, (all, 0, all), 1)],
-        victims: vec![Victim { ticket: ticket(1, 1), swap: true, group: 0 }],
+        victims: vec![Victim { ticket: ticket(1, 1), swap: true, spared: false, group: 0 }],
         ..StepRequest::default()
     });
     for batch in store.take_copies() {

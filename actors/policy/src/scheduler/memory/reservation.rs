@@ -3,7 +3,7 @@
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::queue::sequence_table::SequenceTable;
 use crate::scheduler::rules::Limits;
-use crate::scheduler::sequence::Sequence;
+use crate::scheduler::sequence::{Phase, Sequence};
 use std::collections::HashSet;
 use tiercel_config::{Reservation, ReservationSettings};
 use tiercel_device::{BlockId, SeqId, Tier};
@@ -87,6 +87,31 @@ impl Slots {
     }
 }
 
+/// Blocks that the counted sequences of each tier hold: a block that several sequences of one tier share counts once.
+struct SeenBlocks(Vec<[bool; TIERS]>);
+
+impl SeenBlocks {
+    fn new(device_blocks: u32) -> SeenBlocks {
+        SeenBlocks(vec![[false; TIERS]; device_blocks as usize])
+    }
+
+    /// Returns the number of blocks of a sequence that no counted sequence of its tier holds.
+    fn count_new(&self, sequence: &Sequence) -> u32 {
+        let seen =
+            |block: &BlockId| self.0.get(block.0 as usize).is_none_or(|t| t[sequence.tier.index()]);
+        sequence.kv.table.iter().filter(|block| !seen(block)).count() as u32
+    }
+
+    /// Counts a sequence.
+    fn add(&mut self, sequence: &Sequence) {
+        for block in sequence.kv.table.iter() {
+            if let Some(tiers) = self.0.get_mut(block.0 as usize) {
+                tiers[sequence.tier.index()] = true;
+            }
+        }
+    }
+}
+
 impl Reservations {
     /// Returns the slots of a step in which `most` sequences may run. Reserved slots are a percentage of
     /// `max_num_seqs`, the usual number of slots.
@@ -107,14 +132,10 @@ impl Reservations {
             *left = left.saturating_sub(blocks);
         };
         // Count a block once that several sequences of one tier share.
-        let mut seen = vec![[false; TIERS]; limits.device_blocks as usize];
+        let mut seen = SeenBlocks::new(limits.device_blocks);
         for (_, sequence) in table.active() {
-            let tier = sequence.tier.index();
-            let new = |block: &&BlockId| {
-                let seen = seen.get_mut(block.0 as usize);
-                seen.is_some_and(|tiers| !std::mem::replace(&mut tiers[tier], true))
-            };
-            use_blocks(sequence.tier, sequence.kv.table.iter().filter(new).count() as u32);
+            use_blocks(sequence.tier, seen.count_new(sequence));
+            seen.add(sequence);
         }
         for (_, sequence) in table.retaining() {
             use_blocks(sequence.tier, sequence.kv.retained / limits.block_size);
@@ -122,21 +143,27 @@ impl Reservations {
         unused
     }
 
-    /// Returns the sequences whose blocks are covered by the reservation of their tier: the first active sequences of
-    /// the tier, in order of service, that together hold fewer blocks than are reserved. The last sequences of a tier
-    /// that uses up its reservation are not covered, so that the tier's other sequences can grow at their cost.
-    pub(crate) fn covered(&self, table: &SequenceTable) -> HashSet<SeqId> {
-        let mut held = [0; TIERS];
-        let reserved = self.blocks;
-        let covers = |sequence: &&Sequence| {
-            let held: &mut u32 = &mut held[sequence.tier.index()];
-            *held += sequence.kv.table.len() as u32;
-            *held < reserved[sequence.tier.index()]
-        };
-        match self.any_blocks() {
-            true => table.active().map(|(_, s)| s).filter(covers).map(|s| s.id).collect(),
-            false => HashSet::new(),
+    /// Returns the sequences whose blocks are covered by the reservation of their tier: in order of service, each running
+    /// sequence whose blocks, with those of the covered sequences of its tier before it, are fewer than are reserved. A
+    /// tier that uses up its reservation has a sequence that is not covered, so that its other sequences can grow.
+    pub(crate) fn covered(&self, table: &SequenceTable, limits: Limits) -> HashSet<SeqId> {
+        let mut covered = HashSet::new();
+        if !self.any_blocks() {
+            return covered;
         }
+        let mut left = self.blocks;
+        let mut seen = SeenBlocks::new(limits.device_blocks);
+        let running = table.active().map(|(_, sequence)| sequence);
+        for sequence in running.filter(|s| s.phase == Phase::Running && !s.held()) {
+            let left = &mut left[sequence.tier.index()];
+            let new = seen.count_new(sequence);
+            if new < *left {
+                *left -= new;
+                seen.add(sequence);
+                covered.insert(sequence.id);
+            }
+        }
+        covered
     }
 
     /// Returns the number of blocks that a sequence must leave free for other tiers; 0 for a sequence of the system
@@ -176,7 +203,6 @@ mod tests {
     use super::*;
     use crate::scheduler::budget::fixtures::prompt;
     use crate::scheduler::queue::priority_key::{PriorityKey, Rank};
-    use crate::scheduler::sequence::Phase;
     use std::sync::Arc;
     use tiercel_config::ResumeOrder;
     use tiercel_device::Timestamp;
@@ -268,25 +294,31 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_covers_the_first_sequences_that_hold_less_than_it_together() {
+    fn a_reservation_covers_sequences_that_hold_less_than_it_together() {
         let mut table = SequenceTable::new(ResumeOrder::Rank);
         let runs = [
-            (1, Tier::Standard, 4),
-            (2, Tier::Background, 9),
-            (3, Tier::Standard, 3),
-            (4, Tier::Standard, 1),
-            (5, Tier::Premium, 11),
+            (1, Tier::Standard, 0..4),
+            (2, Tier::Background, 0..9),
+            (3, Tier::Standard, 4..8),
+            (4, Tier::Standard, 0..6),
+            (5, Tier::Standard, 8..9),
+            (6, Tier::Premium, 0..11),
         ];
         for (id, tier, held) in runs {
             let mut sequence = prompt(id, tier, 12, 4);
-            sequence.kv.table = (0..held).map(BlockId).collect::<Vec<_>>().into();
+            sequence.kv.table = held.map(BlockId).collect::<Vec<_>>().into();
             table.insert(sequence);
         }
-        // Of the 8 blocks for standard, sequences 1 and 3 hold 7, and with sequence 4 all.
-        let covered = blocks(Reservation::Lent).covered(&table);
-        assert_eq!(covered, HashSet::from([1, 3, 5].map(SeqId)));
+        let mut held = prompt(0, Tier::Standard, 12, 4);
+        held.kv.table = (9..16).map(BlockId).collect::<Vec<_>>().into();
+        held.held_by_stream = true;
+        table.insert(held);
+        // Of the 8 blocks for standard, sequence 1 holds 4. With sequence 3 all 8 would be in use. Sequence 4 holds 2 blocks
+        // more, and sequence 5 one more. A sequence on hold is not covered.
+        let covered = blocks(Reservation::Lent).covered(&table, LIMITS);
+        assert_eq!(covered, HashSet::from([1, 4, 5, 6].map(SeqId)));
         let none = Reservations::new(&ReservationSettings::default(), LIMITS.device_blocks);
-        assert!(none.covered(&table).is_empty());
+        assert!(none.covered(&table, LIMITS).is_empty());
     }
 
     /// Returns how many blocks a sequence of `tier` that can become `longest` tokens long leaves free for other tiers,

@@ -25,11 +25,25 @@ enum Protection {
     /// `drop`. Its blocks may be taken only by running sequences that grow and are served before it, and by the first
     /// sequence of a plan if this first sequence waits, may preempt by force and has a higher effective tier.
     Limited,
-    /// Most protected: the sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks,
-    /// its blocks are covered by the reservation of its tier ([`Reservations::covered`]), or it is of the premium or
-    /// system tier while `preemption.premium_yields` is off. Only the first sequence of a plan may take its blocks: if
-    /// it runs and is served before the victim, or if it waits, may preempt by force and has a higher effective tier.
+    /// The sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks, or is of the
+    /// premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan may take its
+    /// blocks: if it runs and is served before the victim, or if it waits, may preempt by force and has a higher
+    /// effective tier.
     Spared,
+    /// Most protected: the blocks of the sequence are covered by the reservation of its tier
+    /// ([`Reservations::covered`]). The same sequences may take them as those of spared ones.
+    Reserved,
+}
+
+impl Protection {
+    /// All degrees of protection, the least protected first.
+    const ALL: [Protection; 5] = [
+        Protection::Resting,
+        Protection::Usual,
+        Protection::Limited,
+        Protection::Spared,
+        Protection::Reserved,
+    ];
 }
 
 /// Claim of a candidate: facts that decide which victims may be preempted to give it blocks.
@@ -77,7 +91,7 @@ impl Victims {
         // makes the sort fast.
         let running = table.active().rev();
         let running = running.filter(|(_, sequence)| sequence.phase == Phase::Running);
-        let covered = reservations.covered(table);
+        let covered = reservations.covered(table, basis.rules.limits);
         let position = |(rank, sequence): (Rank, &Sequence)| {
             let protection = protection(sequence, &basis.rules, covered.contains(&sequence.id));
             position(sequence, (rank, protection), basis.rules.preemption.victim, now)
@@ -97,6 +111,7 @@ impl Victims {
             victims.victims.push(Victim {
                 ticket: sequence.ticket(),
                 swap: swaps(sequence, basis),
+                spared: protection >= Protection::Spared,
                 group: tier.index() as u16 | (protection as u16) << 8,
             });
             victims.guards.push((protection, rank));
@@ -107,9 +122,7 @@ impl Victims {
     /// Returns how many victims, from the front of the list, may be preempted for a candidate with this claim.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
         let mut count = 0;
-        let protections =
-            [Protection::Resting, Protection::Usual, Protection::Limited, Protection::Spared];
-        for protection in protections {
+        for protection in Protection::ALL {
             let end = count + self.guards[count..].partition_point(|guard| guard.0 <= protection);
             let part = &self.guards[count..end];
             let allowed = |guard: &&(Protection, Rank)| self.may_take(claim, **guard);
@@ -145,14 +158,14 @@ impl Victims {
         match protection {
             Protection::Resting => true,
             _ if !by_force && (opening || !first) => false,
-            Protection::Spared if !first => false,
+            Protection::Spared | Protection::Reserved if !first => false,
             // Of the candidates that wait, only the first of the plan may take blocks of sequences at their limit of
             // preemptions. If none could, such sequences could block all others without running themselves.
             Protection::Limited if opening && !first => false,
             _ if opening => rank.outranks_by_tier(&victim),
             // Under rules other than `rank`, two sequences could take each other's blocks in turn. To end that, victims
             // at their limit of preemptions yield to a running sequence only if it is served before them.
-            Protection::Limited | Protection::Spared => rank <= victim,
+            Protection::Limited | Protection::Spared | Protection::Reserved => rank <= victim,
             // Comparing ranks with `<=` counts the candidate itself as a victim; the block store skips it as a victim
             // of its own request.
             _ if self.by_rank => rank <= victim,
@@ -194,7 +207,9 @@ fn protection(sequence: &Sequence, rules: &Rules, covered: bool) -> Protection {
     let never_yields = sequence.tier <= Tier::Premium && !preemption.premium_yields;
     if sequence.held() || sequence.phase == Phase::Waiting {
         Protection::Resting
-    } else if settles || never_yields || covered {
+    } else if covered {
+        Protection::Reserved
+    } else if settles || never_yields {
         Protection::Spared
     } else if limited {
         Protection::Limited

@@ -68,7 +68,7 @@ fn claims_of_one_tier_are_alike_where_neither_the_rule_nor_a_protection_counts_r
     let by_rank = Victims { by_rank: true, ..guarded(usual) };
     assert!(!by_rank.treats_alike(a, b) && by_rank.treats_alike(a, a));
     assert!(Victims { by_rank: true, ..Victims::default() }.treats_alike(a, b), "no victims");
-    for protection in [Protection::Limited, Protection::Spared] {
+    for protection in [Protection::Limited, Protection::Spared, Protection::Reserved] {
         let victims = guarded(vec![(protection, rank(Tier::Standard, 3))]);
         assert!(!victims.treats_alike(a, b) && victims.treats_alike(a, a), "{protection:?}");
     }
@@ -83,7 +83,8 @@ fn only_the_first_of_a_plan_takes_blocks_that_a_reservation_covers() {
     for id in [1, 2] {
         let mut runs = stream(id, Tier::Standard, (9, 3), 50);
         runs.service.key.class = ServiceClass::new(Tier::Standard, Tier::Standard, false);
-        runs.kv.table = (0..20).map(BlockId).collect::<Vec<_>>().into();
+        runs.kv.table =
+            (id as u32 * 20..id as u32 * 20 + 20).map(BlockId).collect::<Vec<_>>().into();
         s.queue.table.insert(runs);
     }
     // Of the 30 reserved blocks, the first stream holds 20, and both together hold 40.
