@@ -145,7 +145,8 @@ fn only_the_first_choice_of_a_request_counts_towards_the_tokens_of_a_queue() {
     assert_eq!(server.post("/v1/completions", &prompt).status, 200);
     let mut running = server.connect();
     running.open_stream("/v1/completions", &in_tier(body(1000, true), "priority"));
-    let other = send(&server, &body(1, true));
+    let other = json!({"prompt": [4, 5, 6], "max_tokens": 1, "ignore_eos": true});
+    let other = send(&server, &other);
     server.wait_for("queued", |status| status.queued[2] == 1);
     let refused = server.post("/v1/completions", &prompt);
     assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("queue_full")));
