@@ -87,9 +87,9 @@ def decode_us(users):
     tenths of the users (or of the places of a step) decode, us."""
     with urllib.request.urlopen(f"{URL}/debug/steps?after=0") as answer:
         steps = json.load(answer)["steps"]
-    # Return no time, so that the run counts as disturbed, if no step is full.
     full = [step for step in steps if not step["prefill_tokens"] and step["decode_tokens"] >= 0.9 * min(users, PLACES)]
     decoded = sum(step["decode_tokens"] for step in full)
+    # A run without such a step counts as disturbed.
     return sum(step["device_us"] for step in full) / decoded if decoded else math.inf
 
 
@@ -111,6 +111,8 @@ def rounds(users, runs):
                   f"decode time {total['decode_us']:.0f} us", file=sys.stderr)
             results[series].append(total)
         least_us = min(total["decode_us"] for totals in results.values() for total in totals)
+        if least_us == math.inf:
+            sys.exit(f"no run of {users} users has a step in which nine tenths of them decode")
         if all(len(undisturbed(totals, least_us)) >= runs for totals in results.values()):
             break
     counting = {series: sorted(totals, key=lambda total: total["decode_us"] > least_us * (1 + DISTURBED) and total["decode_us"])[:runs]

@@ -58,7 +58,7 @@ settings! {
         /// Most requests of one tier that may wait for their first token; further ones are refused.
         max_queued_requests_per_tier: u32 = 1024, in 1..=100_000;
         /// Most prompt tokens that the requests of one tier waiting for their first token may have; further requests
-        /// are refused. Of a client request with several choices, only the first counts.
+        /// are refused. Of a request with several prompts or choices, only the first prompt counts.
         max_queued_tokens_per_tier: u64 = 1 << 20, in 1..=1 << 40;
     }
 }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 use std::thread;
 use std::time::Duration;
+use tiercel_device::Clock;
 use tiercel_tests::{Connection, TestServer, events};
 
 fn body(max_tokens: u32, stream: bool) -> Value {
@@ -113,6 +114,7 @@ fn a_request_that_states_its_patience_ends_with_504_and_is_not_tried_again() {
 #[test]
 fn the_time_in_which_the_body_of_a_request_comes_counts_towards_its_patience() {
     let server = TestServer::mock(|_| ());
+    let clock = Clock::wall();
     let sent = |max_wait_ms: u64| {
         let mut body = body(1, false);
         body["max_wait_ms"] = json!(max_wait_ms);
@@ -124,7 +126,10 @@ fn the_time_in_which_the_body_of_a_request_comes_counts_towards_its_patience() {
         );
         let mut connection = server.connect();
         connection.send(head.as_bytes());
-        thread::park_timeout(Duration::from_secs(1));
+        let start = clock.now();
+        while clock.now().since_us(start) < 1_000_000 {
+            thread::park_timeout(Duration::from_millis(100));
+        }
         connection.send(body.as_bytes());
         connection.response().unwrap()
     };
@@ -145,12 +150,14 @@ fn only_the_first_choice_of_a_request_counts_towards_the_tokens_of_a_queue() {
     assert_eq!(server.post("/v1/completions", &prompt).status, 200);
     let mut running = server.connect();
     running.open_stream("/v1/completions", &in_tier(body(1000, true), "priority"));
-    let other = json!({"prompt": [4, 5, 6], "max_tokens": 1, "ignore_eos": true});
-    let other = send(&server, &other);
-    server.wait_for("queued", |status| status.queued[2] == 1);
-    let refused = server.post("/v1/completions", &prompt);
+    let choices = send(&server, &prompt);
+    server.wait_for("three choices queued", |status| status.queued[2] == 3);
+    let one = json!({"prompt": [4], "max_tokens": 1, "ignore_eos": true});
+    let other = send(&server, &one);
+    server.wait_for("one prompt token more", |status| status.queued[2] == 4);
+    let refused = server.post("/v1/completions", &one);
     assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("queue_full")));
-    drop((running, other));
+    drop((running, choices, other));
     server.finish();
 }
 

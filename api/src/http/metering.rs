@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::Clock;
-use tiercel_policy::admission::{Charge, KeyLimits, KeyUsage, OverLimit, Remaining};
+use tiercel_policy::admission::{Charge, KeyUsage, OverLimit, Remaining};
 
 /// Names of the headers that say what is left of a rate: limit, remaining and time until all of it is back.
 const HEADERS: [[HeaderName; 3]; 2] = [
@@ -88,10 +88,10 @@ impl Meters {
         Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
     }
 
-    /// Checks whether the caller's key and its tenant allow a request with `choices` choices of which the number of tokens
-    /// is not known yet, without charging it: a request that is refused in any case need not be tokenized. The rate of
-    /// tokens is not checked, because the retry time of a request that exceeds it depends on its number of tokens.
-    /// `shared` says whether there are several tenants.
+    /// Checks whether the caller's key and its tenant allow a request with `choices` choices of which the number of
+    /// tokens is not known yet, without charging it, so that a request over their limits is refused before it is
+    /// tokenized. A request that exceeds the rate of tokens alone passes, because its retry time depends on its number
+    /// of tokens. `shared` says whether there are several tenants.
     ///
     /// # Errors
     /// As [`Meters::admit`].
@@ -103,9 +103,10 @@ impl Meters {
         let usage = self.usage();
         self.check_places(&usage, caller, (choices, shared))?;
         let mut of_key = usage.keys.get(&caller.key).copied().unwrap_or_default();
-        let limits = KeyLimits { tokens: None, ..caller.limits };
-        let charge = of_key.admit(&limits, (choices, 1), self.clock.now());
-        charge.map(|_| ()).map_err(ApiError::from)
+        match of_key.admit(&caller.limits, (choices, 1), self.clock.now()) {
+            Ok(_) | Err(OverLimit::Tokens { .. }) => Ok(()),
+            Err(over) => Err(over.into()),
+        }
     }
 
     /// Checks the number of choices of a request against the limits of its key and of its tenant.

@@ -36,7 +36,8 @@ pub struct Applicant {
 impl Applicant {
     /// Returns the number of prompt tokens as which the request counts towards the limits of its admission queue: none
     /// for a further choice of a client request. If further choices counted, a client request that exceeds the limit by
-    /// itself would be refused however often it comes back.
+    /// itself would be refused however often it comes back. The number of choices is bounded by
+    /// `admission.max_requests`.
     pub fn counted_tokens(&self) -> u32 {
         if self.sibling { 0 } else { self.prompt }
     }

@@ -65,13 +65,13 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
 pub struct Queue {
     /// Number of requests in the admission queue.
     pub requests: u32,
-    /// Prompt tokens of all requests in the admission queue.
+    /// Prompt tokens as which the requests in the admission queue count ([`Applicant::counted_tokens`]).
     pub tokens: u64,
 }
 
 impl Queue {
-    /// Adds a request that counts as `tokens` prompt tokens to the queue. The limit on prompt tokens does not apply to an
-    /// empty queue, and not to a request that counts as none (see [`Applicant::counted_tokens`]).
+    /// Adds a request that counts as `tokens` prompt tokens to the queue. The limit on prompt tokens does not apply to
+    /// a queue whose requests count as none, nor to a request that counts as none (see [`Applicant::counted_tokens`]).
     ///
     /// # Errors
     /// Returns a text with the number of waiting requests, or of waiting prompt tokens, that has reached its limit, and
@@ -84,7 +84,7 @@ impl Queue {
             ));
         }
         let total = self.tokens + u64::from(tokens);
-        if self.requests > 0 && tokens > 0 && total > limits.max_queued_tokens_per_tier {
+        if self.tokens > 0 && tokens > 0 && total > limits.max_queued_tokens_per_tier {
             return Err(format!(
                 "{} prompt tokens waiting; limit: admission.max_queued_tokens_per_tier",
                 self.tokens
@@ -94,13 +94,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a request with a prompt of `tokens` tokens to the queue, even if the queue is full.
+    /// Adds a request that counts as `tokens` prompt tokens to the queue, even if the queue is full.
     pub(crate) fn add(&mut self, tokens: u32) {
         self.requests += 1;
         self.tokens += u64::from(tokens);
     }
 
-    /// Removes a request with a prompt of `tokens` tokens from the queue.
+    /// Removes a request that counts as `tokens` prompt tokens from the queue.
     pub fn leave(&mut self, tokens: u32) {
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(u64::from(tokens));
@@ -162,6 +162,8 @@ mod tests {
         queue.enter(0, &limits).expect("the request counts as no token");
         assert!(queue.enter(1, &limits).is_err(), "501 tokens would wait");
         assert_eq!(queue, Queue { requests: 2, tokens: 500 });
+        queue.leave(500);
+        queue.enter(500, &limits).expect("no token waits");
     }
 
     #[test]

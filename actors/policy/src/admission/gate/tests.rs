@@ -120,3 +120,20 @@ fn a_closed_gate_refuses_everything_and_a_check_accepts_nothing() {
     assert_eq!(gate.submit(&of(Tier::Premium), NOW), Err(Refusal::ShuttingDown));
     assert_eq!(gate.would_accept(&of(Tier::Premium), NOW), Err(Refusal::ShuttingDown));
 }
+
+#[test]
+fn only_the_first_choice_of_a_request_counts_in_a_queue_until_it_leaves_or_moves() {
+    let mut gate = gate(|settings| settings.admission.max_queued_tokens_per_tier = 15);
+    let first = gate.submit(&of(Tier::Standard), NOW).expect("nothing waits");
+    let sibling = Applicant { sibling: true, ..of(Tier::Standard) };
+    let [left, moves] = [0; 2].map(|_| gate.submit(&sibling, NOW).expect("it counts as no token"));
+    gate.left(left, Left::Ended, NOW);
+    gate.tier_changed(moves, Tier::Background);
+    // The ten tokens of the first choice still wait, and five more may.
+    let of_tokens = |prompt, tier| Applicant { prompt, ..of(tier) };
+    assert!(gate.would_accept(&of_tokens(6, Tier::Standard), NOW).is_err());
+    assert_eq!(gate.would_accept(&of_tokens(5, Tier::Standard), NOW), Ok(()));
+    assert_eq!(gate.would_accept(&of_tokens(900, Tier::Background), NOW), Ok(()));
+    gate.left(first, Left::Started, NOW);
+    assert_eq!(gate.would_accept(&of_tokens(900, Tier::Standard), NOW), Ok(()));
+}

@@ -143,9 +143,10 @@ impl Reservations {
         unused
     }
 
-    /// Returns the sequences whose blocks are covered by the reservation of their tier: in order of service, each running
-    /// sequence whose blocks, with those of the covered sequences of its tier before it, are fewer than are reserved. A
-    /// tier that uses up its reservation has a sequence that is not covered, so that its other sequences can grow.
+    /// Returns the sequences whose blocks are covered by the reservation of their tier: the first running sequences of
+    /// the tier, in order of service, that together hold fewer blocks than are reserved. The sequences after them are
+    /// not covered, so that of a tier that uses up its reservation the first sequences can grow at the cost of the
+    /// last.
     pub(crate) fn covered(&self, table: &SequenceTable, limits: Limits) -> HashSet<SeqId> {
         let mut covered = HashSet::new();
         if !self.any_blocks() {
@@ -156,9 +157,13 @@ impl Reservations {
         let running = table.active().map(|(_, sequence)| sequence);
         for sequence in running.filter(|s| s.phase == Phase::Running && !s.held()) {
             let left = &mut left[sequence.tier.index()];
-            let new = seen.count_new(sequence);
-            if new < *left {
-                *left -= new;
+            // The blocks of a sequence whose table is not known yet follow from its computed tokens.
+            let new = match sequence.kv.table.is_empty() {
+                true => sequence.kv.computed.div_ceil(limits.block_size),
+                false => seen.count_new(sequence),
+            };
+            *left = left.saturating_sub(new);
+            if *left > 0 {
                 seen.add(sequence);
                 covered.insert(sequence.id);
             }
@@ -294,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_covers_sequences_that_hold_less_than_it_together() {
+    fn a_reservation_covers_the_first_sequences_that_hold_less_than_it_together() {
         let mut table = SequenceTable::new(ResumeOrder::Rank);
         let runs = [
             (1, Tier::Standard, 0..4),
             (2, Tier::Background, 0..9),
-            (3, Tier::Standard, 4..8),
-            (4, Tier::Standard, 0..6),
-            (5, Tier::Standard, 8..9),
+            (3, Tier::Standard, 0..6),
+            (4, Tier::Standard, 6..8),
+            (5, Tier::Standard, 0..1),
             (6, Tier::Premium, 0..11),
         ];
         for (id, tier, held) in runs {
@@ -313,12 +318,25 @@ mod tests {
         held.kv.table = (9..16).map(BlockId).collect::<Vec<_>>().into();
         held.held_by_stream = true;
         table.insert(held);
-        // Of the 8 blocks for standard, sequence 1 holds 4. With sequence 3 all 8 would be in use. Sequence 4 holds 2 blocks
-        // more, and sequence 5 one more. A sequence on hold is not covered.
+        // Of the 8 blocks for standard, sequence 1 holds 4, and sequence 3 holds 2 more. With sequence 4 all 8 are in
+        // use, so neither sequence 4 nor sequence 5 is covered. A sequence on hold does not count.
         let covered = blocks(Reservation::Lent).covered(&table, LIMITS);
-        assert_eq!(covered, HashSet::from([1, 4, 5, 6].map(SeqId)));
+        assert_eq!(covered, HashSet::from([1, 3, 6].map(SeqId)));
         let none = Reservations::new(&ReservationSettings::default(), LIMITS.device_blocks);
         assert!(none.covered(&table, LIMITS).is_empty());
+    }
+
+    #[test]
+    fn a_sequence_of_unknown_table_counts_by_its_computed_tokens() {
+        let covered = |computed| {
+            let mut table = SequenceTable::new(ResumeOrder::Rank);
+            let mut resumed = prompt(1, Tier::Standard, 40, computed);
+            resumed.kv.table = Arc::from([]);
+            table.insert(resumed);
+            blocks(Reservation::Hard).covered(&table, LIMITS).len()
+        };
+        // Eight blocks of 4 tokens are reserved.
+        assert_eq!([covered(28), covered(29)], [1, 0]);
     }
 
     /// Returns how many blocks a sequence of `tier` that can become `longest` tokens long leaves free for other tiers,
