@@ -35,7 +35,7 @@ SERIES = ["tiercel", "fcfs", "fcfs again"]
 METRICS = ["ttft_ms", "e2e_ms"]
 FIGURES = [(metric, percent) for metric in METRICS for percent in (50, 90, 99)]
 ALLOWED = 0.03
-# Sequences that a server decodes in one step by default.
+# Most sequences that a server with default settings decodes in one step.
 PLACES = 64
 # A run is disturbed if its decode time exceeds the least decode time of the load by more than this share.
 DISTURBED = 0.07

@@ -126,8 +126,8 @@ pub struct Victim {
     /// Whether to copy the victim's full blocks to the host pool first, as far as there is room, instead of just
     /// dropping them.
     pub swap: bool,
-    /// Whether only the first sequence of the plan may take the victim's blocks, so that these blocks do not count as
-    /// ones that can be given back at once.
+    /// Whether only the first sequence of the plan may take the victim's blocks. Such blocks do not allow other
+    /// sequences to borrow reserved blocks, because the owner of the reservation could not take them.
     pub spared: bool,
     /// Group of the victim; the victims of one group are adjacent in the list. With [`StepRequest::victims_by_cost`]
     /// the store orders the victims within a group.

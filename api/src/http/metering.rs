@@ -88,13 +88,12 @@ impl Meters {
         Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
     }
 
-    /// Checks whether the caller's key and its tenant allow a request with `choices` choices of which the number of
-    /// tokens is not known yet, without charging it, so that a request over their limits is refused before it is
-    /// tokenized. A request that exceeds the rate of tokens alone passes, because its retry time depends on its number
-    /// of tokens. `shared` says whether there are several tenants.
+    /// Checks the limits of the caller's key and tenant for a request with `choices` choices, before the request is
+    /// tokenized and without charging the key. Does not check the rate of tokens: the number of tokens is not known
+    /// yet, and the retry time depends on this number. `shared` says whether there are several tenants.
     ///
     /// # Errors
-    /// As [`Meters::admit`].
+    /// The errors of [`Meters::admit`], but none for the rate of tokens.
     pub(crate) fn check(
         &self,
         caller: &Caller,

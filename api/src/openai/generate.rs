@@ -253,8 +253,11 @@ fn shown(job: &Job) -> ShownTokens<'_> {
 }
 
 /// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens: the number that the request
-/// states, otherwise its default, or what fits beside the blocks that are reserved for other tiers, if that is less.
-/// Fails if prompt and stated output do not fit into the context.
+/// states, or otherwise the default, but at most as many tokens as fit beside the blocks that are reserved for other
+/// tiers.
+///
+/// # Errors
+/// 400 if the prompt and the stated number of output tokens do not fit into the context.
 fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, ApiError> {
     let context = serving.context_tokens;
     let prompt = u32::try_from(prompt_len).unwrap_or(u32::MAX);
@@ -283,7 +286,8 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
         }
         Some((wanted, _)) => Ok(wanted),
         None => {
-            // Of a prompt that does not fit beside the reservations, admission refuses even one token of output.
+            // If the prompt does not fit beside the reservations, ask for one output token: admission then refuses the
+            // request and names the limit.
             let room = serving.request_tokens(job.common.tier).saturating_sub(prompt).max(1);
             Ok(job.default_max_tokens.unwrap_or(room).min(room))
         }

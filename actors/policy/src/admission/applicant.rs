@@ -34,10 +34,10 @@ pub struct Applicant {
 }
 
 impl Applicant {
-    /// Returns the number of prompt tokens as which the request counts towards the limits of its admission queue: none
-    /// for a further choice of a client request. If further choices counted, a client request that exceeds the limit by
-    /// itself would be refused however often it comes back. The number of choices is bounded by
-    /// `admission.max_requests`.
+    /// Returns the number of prompt tokens that the request adds to its admission queue: the length of its prompt, or 0
+    /// for a further choice of a client request. If further choices added tokens, a client request whose choices
+    /// together exceed the limit would be refused at every retry. The setting `admission.max_requests` bounds the
+    /// number of choices.
     pub fn counted_tokens(&self) -> u32 {
         if self.sibling { 0 } else { self.prompt }
     }

@@ -47,7 +47,7 @@ struct Queued {
     weight: Weight,
     /// Length of the prompt, tokens.
     prompt: u32,
-    /// Number of prompt tokens as which the request counts in its admission queue.
+    /// Number of prompt tokens that the request added to its admission queue ([`Applicant::counted_tokens`]).
     counted: u32,
     /// Deadline of the first token (arrival + TTFT target); `None` without a target, if late requests are not refused,
     /// if even an idle server could not meet the target, or after the tier was changed.

@@ -65,13 +65,15 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
 pub struct Queue {
     /// Number of requests in the admission queue.
     pub requests: u32,
-    /// Prompt tokens as which the requests in the admission queue count ([`Applicant::counted_tokens`]).
+    /// Prompt tokens of the requests in the admission queue, without further choices of the same client request
+    /// ([`Applicant::counted_tokens`]).
     pub tokens: u64,
 }
 
 impl Queue {
-    /// Adds a request that counts as `tokens` prompt tokens to the queue. The limit on prompt tokens does not apply to
-    /// a queue whose requests count as none, nor to a request that counts as none (see [`Applicant::counted_tokens`]).
+    /// Adds a request to the queue, and `tokens` to the prompt tokens of the queue (see
+    /// [`Applicant::counted_tokens`]). The limit on prompt tokens does not apply while the queue has no prompt tokens,
+    /// nor to a request that adds none.
     ///
     /// # Errors
     /// Returns a text with the number of waiting requests, or of waiting prompt tokens, that has reached its limit, and
@@ -94,13 +96,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a request that counts as `tokens` prompt tokens to the queue, even if the queue is full.
+    /// Adds a request to the queue, and `tokens` to the prompt tokens of the queue, even if the queue is full.
     pub(crate) fn add(&mut self, tokens: u32) {
         self.requests += 1;
         self.tokens += u64::from(tokens);
     }
 
-    /// Removes a request that counts as `tokens` prompt tokens from the queue.
+    /// Removes a request from the queue, and `tokens` from the prompt tokens of the queue.
     pub fn leave(&mut self, tokens: u32) {
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(u64::from(tokens));

@@ -16,8 +16,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Returns the patience of a request that waited `before_us` before its arrival: the patience that it states in ms,
-    /// or that of its tier if it states none.
+    /// Returns the patience of a request that waited `before_us` before its arrival: the patience that the request
+    /// states, ms, or the patience of its tier if the request states none.
     pub fn of(
         settings: &PatienceSettings,
         tier: Tier,

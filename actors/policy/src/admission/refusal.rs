@@ -47,8 +47,8 @@ pub enum Refusal {
     OutOfPatience {
         /// Tier of the request.
         tier: Tier,
-        /// Expected wait of the request for its first token, ms: its wait until now, and its wait by the recent drain
-        /// rate of its queue.
+        /// Expected wait of the request for its first token, ms: the wait before its arrival plus the expected wait in
+        /// its queue, by the queue's recent drain rate.
         expected_ms: u64,
         /// Longest time that the request allows for its first token, ms.
         patience_ms: u64,

@@ -72,9 +72,9 @@ impl BlockStore {
         }
     }
 
-    /// Returns how many blocks of possible victims that are not spared are also in the host pool and can be discarded
-    /// at once. Fewer may come free, because other sequences may share some of them. 0 if no request must leave blocks
-    /// to other tiers.
+    /// Returns the number of blocks that are also in the host pool and could be discarded at once, of all possible
+    /// victims that are not spared. Fewer blocks may come free, because other sequences may share some of these blocks.
+    /// Returns 0 if no request must leave blocks to other tiers.
     fn droppable(&self, request: &StepRequest) -> u32 {
         if request.wants.iter().all(|want| want.kept_for_others == 0) {
             return 0;

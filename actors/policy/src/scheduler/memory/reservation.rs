@@ -95,7 +95,7 @@ impl SeenBlocks {
         SeenBlocks(vec![[false; TIERS]; device_blocks as usize])
     }
 
-    /// Returns the number of blocks of a sequence that no counted sequence of its tier holds.
+    /// Returns the number of a sequence's blocks that none of the counted sequences of its tier holds.
     fn count_new(&self, sequence: &Sequence) -> u32 {
         let seen =
             |block: &BlockId| self.0.get(block.0 as usize).is_none_or(|t| t[sequence.tier.index()]);

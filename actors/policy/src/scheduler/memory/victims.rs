@@ -31,7 +31,7 @@ enum Protection {
     /// effective tier.
     Spared,
     /// Most protected: the blocks of the sequence are covered by the reservation of its tier
-    /// ([`Reservations::covered`]). As for `Spared`, only the first sequence of a plan may take them.
+    /// ([`Reservations::covered`]). As with `Spared`, only the first sequence of a plan may take these blocks.
     Reserved,
 }
 
