@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Calibrates the simulator on the real server and compares the latencies that clients measured with the simulated ones.
 
-    cargo build --release && python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [STEP...]
+    cargo build --release
+    python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [--like LOAD] [STEP...]
 
 All steps of this list run in its order, or only the steps that STEP names:
 
-calibrate  measures a server under a built-in load and writes the profile DIR/P.toml.
+calibrate  measures a server and writes the profile DIR/P.toml: under a built-in load, or with --like LOAD under the
+           first 120 s of a workload. The profile is the better, the more the load is like that of the runs.
 LOAD       runs a workload of benches/workloads --runs times, each time against a fresh server without stated targets.
            Each run writes the report DIR/LOAD-P-N.json, and the latency targets that the run's server derived from its
            speed to DIR/LOAD-P-N-targets.json.
@@ -31,6 +33,8 @@ URL = "http://127.0.0.1:8089"
 LOADS = ["cpu-overload", "streams-16"]
 SETTINGS = ["--set", "prefix_cache.enabled=false"]
 QUANTILES = ["p50", "p90", "p99"]
+# Duration of a calibration under a workload, seconds.
+LIKE_SECONDS = 120
 
 
 # The lines of a server's log that tell its derived targets.
@@ -101,19 +105,22 @@ def with_server(policy, *of_bench):
 
 
 def calibrate(arguments):
-    with_server(arguments.policy, "--calibrate", arguments.out / f"{arguments.policy}.toml")
+    words = ["--calibrate", arguments.out / f"{arguments.policy}.toml"]
+    if arguments.like:
+        words += ["--workload", workload(arguments.out, arguments.like, LIKE_SECONDS, "-calibration")]
+    with_server(arguments.policy, *words)
 
 
-def workload(arguments, load, suffix="", targets=None):
-    """Writes a copy of the workload file, with the duration that --seconds asks for and with targets for each class,
-    and returns its path."""
+def workload(folder, load, seconds, suffix="", targets=None):
+    """Writes a copy of the workload file into the folder, with another duration if `seconds` is a number and with targets
+    for each class, and returns its path."""
     text = (ROOT / f"benches/workloads/{load}.toml").read_text()
-    if arguments.seconds:
-        text = re.sub(r"duration_s = \d+", f"duration_s = {arguments.seconds}", text)
+    if seconds:
+        text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)
     for tier, values in (targets or {}).items():
         stated = ", ".join(f"{name} = {value}" for name, value in values.items())
         text = re.sub(rf'^tier = "{tier}"$', f'tier = "{tier}"\ntargets = {{ {stated} }}', text, flags=re.MULTILINE)
-    path = arguments.out / f"{load}{suffix}.toml"
+    path = folder / f"{load}{suffix}.toml"
     path.write_text(text)
     return path
 
@@ -125,7 +132,7 @@ def simulated(arguments, load, report):
         sys.exit(f"{report} has no targets beside it ({targets_of(report).name}): remove it")
     targets = json.loads(targets_of(report).read_text())
     out = report.with_name(f"{report.stem}-simulated.json")
-    path = workload(arguments, load, "-simulated", targets)
+    path = workload(arguments.out, load, arguments.seconds, "-simulated", targets)
     words = ["simulate", "--workload", path, "--profile", arguments.out / f"{arguments.policy}.toml"]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
@@ -185,6 +192,7 @@ def main():
     parser.add_argument("--seconds", type=int)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "target/calibration")
+    parser.add_argument("--like", metavar="LOAD")
     parser.add_argument("steps", nargs="*", default=["calibrate", *LOADS, "compare"])
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -194,7 +202,7 @@ def main():
     for load in loads:
         for _ in range(arguments.runs):
             out = arguments.out / f"{load}-{arguments.policy}-{len(reports_of(arguments.out, load, arguments.policy)) + 1}.json"
-            log = with_server(arguments.policy, "--workload", workload(arguments, load), "--json", out)
+            log = with_server(arguments.policy, "--workload", workload(arguments.out, load, arguments.seconds), "--json", out)
             keep_targets(out, log)
     if "compare" in arguments.steps:
         compare(arguments, loads or LOADS)

@@ -16,13 +16,15 @@ use tiercel_workload::Workload;
 Any server with OpenAI's completions API can be measured. Workloads are TOML files; benches/workloads
 has examples.
 
---calibrate measures a Tiercel server under a built-in load (100 s; nothing else should run on its machine)
-and writes a device profile for `tiercel simulate --profile FILE`: the times of steps and requests, and
-their spread. It also suggests a step size for the server, from simulated runs of the same load.
+--calibrate measures a Tiercel server under a built-in load (100 s; nothing else should run on its machine),
+or under --workload, and writes a device profile for `tiercel simulate --profile FILE`: the times of steps
+and requests, and their spread. The more the load is like your traffic, the better the profile. It also
+suggests a step size for the server, from simulated runs of the same load.
 
 Examples:
   tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/single-stream.toml --json r.json
-  tiercel bench --url http://127.0.0.1:8080 --calibrate here.toml")]
+  tiercel bench --url http://127.0.0.1:8080 --calibrate here.toml
+  tiercel bench --url http://127.0.0.1:8080 --calibrate here.toml --workload like-my-traffic.toml")]
 pub(crate) struct Bench {
     /// Base URL of the server, such as http://127.0.0.1:8080
     #[arg(long, value_name = "URL")]

@@ -6,6 +6,10 @@ const ROUNDS: usize = 8;
 /// Lower limit of the predicted time whose inverse weights a row of the fit, as a share of the mean observed time.
 /// Without it, a prediction near 0 would give an infinite weight.
 const LEAST_SHARE: f64 = 0.01;
+/// Weight of the prior costs in [`fit_near`], as a share of the weight of the observed rows. Costs that the rows tell
+/// apart move by at most this share of their distance from the prior costs. Of columns that rise and fall together, the
+/// observed rows tell only the sum of the costs, and this small weight decides how the sum is divided.
+const PRIOR_WEIGHT: f64 = 0.03;
 
 /// Returns the non-negative cost coefficients with which a weighted sum of the columns best predicts the observed
 /// times. A row of `rows` holds one value per column and the observed time. Squared errors are divided by the predicted
@@ -13,15 +17,39 @@ const LEAST_SHARE: f64 = 0.01;
 /// of all rows add up to (almost exactly) the sum of the observations. Returns `None` if there are fewer rows than
 /// columns.
 pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
+    fit_with(rows, None)
+}
+
+/// Returns cost coefficients as [`fit`] does, but costs that the rows do not tell apart stay in the ratio of the costs
+/// `prior`. (This is a ridge regression: Hoerl and Kennard, Technometrics 12, 1970.) The predictions of all rows add up to
+/// the sum of the observations.
+pub(crate) fn fit_near<const N: usize>(
+    rows: &[([f64; N], f64)],
+    prior: &[f64; N],
+) -> Option<[f64; N]> {
+    let observed: f64 = rows.iter().map(|(_, observed)| observed).sum();
+    let of_all = |costs: &[f64; N]| rows.iter().map(|(row, _)| predicted(costs, row)).sum::<f64>();
+    let scale = observed / of_all(prior);
+    let prior = scale.is_finite().then(|| prior.map(|cost| scale * cost));
+    let found = fit_with(rows, prior.as_ref())?;
+    let rest = observed / of_all(&found);
+    Some(if rest.is_finite() { found.map(|cost| rest * cost) } else { found })
+}
+
+fn fit_with<const N: usize>(
+    rows: &[([f64; N], f64)],
+    prior: Option<&[f64; N]>,
+) -> Option<[f64; N]> {
     if rows.len() < N {
         return None;
     }
     let mean = rows.iter().map(|(_, observed)| observed).sum::<f64>() / rows.len() as f64;
     let least = (LEAST_SHARE * mean).max(f64::MIN_POSITIVE);
-    let mut found = weighted(rows, |_| 1.0)?;
+    let mut found = weighted(rows, |_| 1.0, prior)?;
     for _ in 0..ROUNDS {
         let before = found;
-        found = weighted(rows, |columns| predicted(&before, columns).max(least).recip())?;
+        let weight = |row: &[f64; N]| predicted(&before, row).max(least).recip();
+        found = weighted(rows, weight, prior)?;
     }
     Some(found)
 }
@@ -31,11 +59,12 @@ pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64;
     coefficients.iter().zip(columns).map(|(cost, value)| cost * value).sum()
 }
 
-/// Solves weighted least squares with non-negative coefficients: while a coefficient comes out negative, leaves out the
+/// Solves weighted least squares with non-negative coefficients, near the coefficients `prior` if there are any: while a coefficient comes out negative, leaves out the
 /// column with the most negative one (its coefficient becomes 0) and solves again.
 fn weighted<const N: usize>(
     rows: &[([f64; N], f64)],
     weight: impl Fn(&[f64; N]) -> f64,
+    prior: Option<&[f64; N]>,
 ) -> Option<[f64; N]> {
     let mut products = [[0.0; N]; N];
     let mut targets = [0.0; N];
@@ -47,6 +76,10 @@ fn weighted<const N: usize>(
                 products[i][j] += weight * columns[i] * columns[j];
             }
         }
+    }
+    for (i, cost) in prior.into_iter().flatten().enumerate() {
+        targets[i] += PRIOR_WEIGHT * products[i][i] * cost;
+        products[i][i] *= 1.0 + PRIOR_WEIGHT;
     }
     // Skip columns that are zero in all rows: their coefficients cannot be determined.
     let mut used: Vec<usize> = (0..N).filter(|&i| products[i][i] > 0.0).collect();
@@ -126,6 +159,34 @@ mod tests {
         let all: f64 = rows.iter().map(|(columns, _)| predicted(&found, columns)).sum();
         assert!((all / observed - 1.0).abs() < 1e-6, "{all} {observed}");
         assert!((found[1] / 1_400.0 - 1.0).abs() < 0.05, "{found:?}");
+    }
+
+    #[test]
+    fn costs_that_the_rows_do_not_tell_apart_stay_in_the_ratio_of_the_prior_ones() {
+        // The last two columns rise together. A unit of both costs 60.
+        let rows: Vec<([f64; 3], f64)> = (0..200)
+            .map(|i| f64::from(i % 16))
+            .map(|i| ([1.0, i, 10.0 * i], 3_000.0 + 60.0 * i))
+            .collect();
+        let found = fit_near(&rows, &[6_000.0, 40.0, 8.0]).unwrap();
+        assert!((found[1] / found[2] - 5.0).abs() < 0.1, "{found:?}");
+        assert!((found[0] / 3_000.0 - 1.0).abs() < 0.03, "{found:?}");
+        let both = found[1] + 10.0 * found[2];
+        assert!((both / 60.0 - 1.0).abs() < 0.1, "{found:?}");
+        // Without prior costs there is nothing to stay near.
+        assert_eq!(fit_near(&rows, &[0.0; 3]).map(|c| c[0].round()), Some(3_000.0));
+    }
+
+    #[test]
+    fn costs_that_the_rows_tell_apart_hardly_follow_the_prior_ones() {
+        let rows = rows([3_000.0, 1_400.0, 50.0], |_| 1.0);
+        let found = fit_near(&rows, &[3_000.0, 700.0, 100.0]).unwrap();
+        for (found, cost) in found.iter().zip([3_000.0, 1_400.0, 50.0]) {
+            assert!((found / cost - 1.0).abs() < 0.15, "{found} {cost}");
+        }
+        let observed: f64 = rows.iter().map(|(_, observed)| observed).sum();
+        let all: f64 = rows.iter().map(|(columns, _)| predicted(&found, columns)).sum();
+        assert!((all / observed - 1.0).abs() < 1e-9, "{all} {observed}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Makes the device profile of a server from the records of its steps.
 
-use crate::calibrate::fit::{fit, predicted};
+use crate::calibrate::fit::{fit, fit_near, predicted};
 use crate::calibrate::spread;
 use serde_json::Value;
 use tiercel_device::{
@@ -43,12 +43,15 @@ impl ServerFacts<'_> {
     /// Returns the profile by the speeds that the device measured of itself at the start, for a server with too few
     /// steps.
     pub fn as_measured(&self, name: String) -> MockProfile {
+        self.profile(name, self.measured_costs(), HostCosts::default(), StepNoise::default())
+    }
+
+    /// Returns the costs of the columns of [`work`] by the speeds that the device measured of itself at the start.
+    fn measured_costs(&self) -> [f64; COSTS] {
         let DeviceProfile { step_base_us, decode_token_us, prefill_token_us, kv_token_us, .. } =
             self.measured;
         let prefill_context_us = self.measured.prefill_context_us;
-        let costs =
-            [step_base_us, decode_token_us, prefill_token_us, kv_token_us, prefill_context_us, 0.0];
-        self.profile(name, costs, HostCosts::default(), StepNoise::default())
+        [step_base_us, decode_token_us, prefill_token_us, kv_token_us, prefill_context_us, 0.0]
     }
 
     /// Fits a profile to the steps of the server; `None` if there are fewer steps than costs. `outside` is the time that
@@ -62,7 +65,9 @@ impl ServerFacts<'_> {
         let cpu = self.device.is_cpu();
         let rows: Vec<_> =
             steps.iter().map(|step| (work(step, cpu), step.device_us as f64)).collect();
-        let costs = fit(&rows)?;
+        // Under one load the columns of the work rise and fall together, above all decode tokens and KV tokens. So the
+        // speeds that a CPU measured at its start decide where the steps do not.
+        let costs = if cpu { fit_near(&rows, &self.measured_costs())? } else { fit(&rows)? };
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
         let timed: Vec<_> = when
