@@ -45,15 +45,14 @@ struct Usage {
     tenants: HashMap<Arc<str>, u32>,
 }
 
-/// A request that was charged to its key. When this value is dropped, the request has ended: the tokens that it did not
-/// use are refunded.
+/// A request that counts towards the limits of its key and of its tenant. When this value is dropped, the request has
+/// ended: its choices are live no longer, and the tokens that it was charged and did not use are refunded.
 pub(crate) struct Metered {
     meters: Arc<Meters>,
     caller: Caller,
     choices: u32,
-    /// Charge of the key.
-    charge: Charge,
-    prompt_tokens: u64,
+    /// Charge of the key, and the number of prompt tokens; `None` until the tokens are known.
+    charged: Option<(Charge, u64)>,
     /// Record of the request, which counts its output tokens; `None` until the engine has accepted the request.
     record: Option<Rc<Record>>,
 }
@@ -65,47 +64,25 @@ impl Meters {
         Meters { clock, tenant_places, usage: Mutex::default() }
     }
 
-    /// Charges a request with `choices` choices, whose prompts have `prompt_tokens` tokens and whose output at most
-    /// `output_tokens`, to the caller's key. `shared` says whether there are several tenants.
+    /// Counts a request with `choices` choices as live before its prompts are tokenized, so that requests that wait for
+    /// the tokenizer count too. `shared` says whether there are several tenants.
     ///
     /// # Errors
-    /// 429 if the request exceeds a limit of the key, or its tenant would have too many of the places, and 400 if it alone
-    /// has more choices than its key, or its tenant, may have live.
-    pub(crate) fn admit(
+    /// 429 if the request exceeds the key's rate of requests or its live choices, or its tenant would have too many of
+    /// the places, and 400 if it alone has more choices than its key, or its tenant, may have live.
+    pub(crate) fn enter(
         self: &Arc<Meters>,
         caller: &Caller,
         (choices, shared): (u32, bool),
-        (prompt_tokens, output_tokens): (u64, u64),
     ) -> Result<Metered, ApiError> {
-        let tokens = (choices, prompt_tokens.saturating_add(output_tokens));
         let mut usage = self.usage();
         self.check_places(&usage, caller, (choices, shared))?;
         let of_key = usage.keys.entry(caller.key.clone()).or_default();
-        let charge = of_key.admit(&caller.limits, tokens, self.clock.now())?;
+        of_key.enter(&caller.limits, choices, self.clock.now())?;
         *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
         drop(usage);
         let (meters, caller) = (self.clone(), caller.clone());
-        Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
-    }
-
-    /// Checks the limits of the caller's key and tenant for a request with `choices` choices, before the request is
-    /// tokenized and without charging the key. Does not check the rate of tokens: the number of tokens is not known
-    /// yet, and the retry time depends on this number. `shared` says whether there are several tenants.
-    ///
-    /// # Errors
-    /// The errors of [`Meters::admit`], but none for the rate of tokens.
-    pub(crate) fn check(
-        &self,
-        caller: &Caller,
-        (choices, shared): (u32, bool),
-    ) -> Result<(), ApiError> {
-        let usage = self.usage();
-        self.check_places(&usage, caller, (choices, shared))?;
-        let mut of_key = usage.keys.get(&caller.key).copied().unwrap_or_default();
-        match of_key.admit(&caller.limits, (choices, 1), self.clock.now()) {
-            Ok(_) | Err(OverLimit::Tokens { .. }) => Ok(()),
-            Err(over) => Err(over.into()),
-        }
+        Ok(Metered { meters, caller, choices, charged: None, record: None })
     }
 
     /// Checks the number of choices of a request against the limits of its key and of its tenant.
@@ -178,6 +155,26 @@ impl Meters {
 }
 
 impl Metered {
+    /// Charges the request to the rates of its key. Its prompts have `prompt_tokens` tokens, and its output at most
+    /// `output_tokens`.
+    ///
+    /// # Errors
+    /// 429 if the request exceeds a rate of the key.
+    pub(crate) fn charge(
+        &mut self,
+        prompt_tokens: u64,
+        output_tokens: u64,
+    ) -> Result<(), ApiError> {
+        let tokens = prompt_tokens.saturating_add(output_tokens);
+        let now = self.meters.clock.now();
+        let mut usage = self.meters.usage();
+        let of_key = usage.keys.entry(self.caller.key.clone()).or_default();
+        let charge = of_key.charge(&self.caller.limits, tokens, now)?;
+        drop(usage);
+        self.charged = Some((charge, prompt_tokens));
+        Ok(())
+    }
+
     /// Records that the engine has accepted the request, so that its prompt and output count.
     pub(crate) fn accepted(&mut self, record: Rc<Record>) {
         self.record = Some(record);
@@ -186,13 +183,17 @@ impl Metered {
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        let output = |record: &Rc<Record>| self.prompt_tokens + u64::from(record.output_tokens());
-        let used = self.record.as_ref().map_or(0, output);
         let Caller { key, tenant, limits, .. } = &self.caller;
         let now = self.meters.clock.now();
         let mut usage = self.meters.usage();
         if let Some(of_key) = usage.keys.get_mut(key) {
-            of_key.settle(limits, self.charge, used, now);
+            if let Some((charge, prompt_tokens)) = self.charged {
+                let output =
+                    |record: &Rc<Record>| prompt_tokens + u64::from(record.output_tokens());
+                let used = self.record.as_ref().map_or(0, output);
+                of_key.settle(limits, charge, used, now);
+            }
+            of_key.leave(self.choices);
         }
         if let Some(live) = usage.tenants.get_mut(tenant) {
             *live = live.saturating_sub(self.choices);
@@ -213,5 +214,59 @@ impl From<OverLimit> for ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, over.to_string())
             .code("rate_limit_exceeded")
             .retry_after_ms(retry_after_ms)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests state what must hold")]
+mod tests {
+    use super::*;
+    use crate::http::caller::Rights;
+    use actix_web::ResponseError;
+    use tiercel_policy::Weight;
+    use tiercel_policy::admission::{KeyLimits, Rate};
+    use tiercel_policy::blocks::Salt;
+
+    fn caller(live: Option<u32>) -> Caller {
+        Caller {
+            key: "key".into(),
+            tenant: "tenant".into(),
+            limits: KeyLimits { live, ..KeyLimits::default() },
+            salt: Salt([0; 16]),
+            weight: Weight::default(),
+            rights: Rights::ALL,
+        }
+    }
+
+    #[test]
+    fn a_request_has_its_places_before_its_tokens_are_known_and_until_it_ends() {
+        let meters = Arc::new(Meters::new(Clock::wall(), 16));
+        for (caller, shared) in [(caller(None), true), (caller(Some(12)), false)] {
+            let enter = |choices| meters.enter(&caller, (choices, shared));
+            let Ok(tokenized) = enter(12) else { panic!("12 of 16 places are free") };
+            let refused = |choices| enter(choices).err().map(|refused| refused.status_code());
+            assert_eq!(refused(1), Some(StatusCode::TOO_MANY_REQUESTS));
+            assert_eq!(refused(13), Some(StatusCode::BAD_REQUEST));
+            assert_eq!(meters.of_key(&caller).1, 12);
+            drop(tokenized);
+            assert_eq!(meters.of_key(&caller).1, 0);
+            assert!(enter(12).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_request_that_the_engine_has_not_accepted_gets_its_tokens_back() {
+        let meters = Arc::new(Meters::new(Clock::wall(), 16));
+        // One token may come at once, and one more comes after each minute.
+        let tokens = Some(Rate { per_min: 1 });
+        let caller =
+            Caller { limits: KeyLimits { tokens, ..KeyLimits::default() }, ..caller(None) };
+        let enter = || meters.enter(&caller, (1, false)).ok().unwrap();
+        let mut first = enter();
+        first.charge(1, 0).unwrap();
+        let mut second = enter();
+        assert!(second.charge(1, 0).is_err());
+        drop(first);
+        second.charge(1, 0).unwrap();
     }
 }

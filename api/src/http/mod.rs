@@ -32,7 +32,7 @@ pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use facts::Facts;
 pub(crate) use keys::{Accepted, Keys};
-pub(crate) use metering::Meters;
+pub(crate) use metering::{Metered, Meters};
 pub(crate) use refusals::describe as describe_refusals;
 pub(crate) use request_id::RequestId;
 pub(crate) use surface::Surface;

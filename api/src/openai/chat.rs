@@ -35,9 +35,10 @@ pub(crate) async fn chat(
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
     record.model(&model, chat.common.stream);
-    if let Some(refusal) = generate::over_limits(&app, &caller, chat.common.n as usize) {
-        return Ok(refusal);
-    }
+    let metered = match generate::enter(&app, &caller, chat.common.n as usize) {
+        Ok(metered) => metered,
+        Err(refusal) => return Ok(*refusal),
+    };
     let listener = app.recorder.as_ref().map(|recorder| {
         let texts: Vec<_> = chat.conversation.texts().collect();
         recorder.listen(Question::of(&texts))
@@ -64,7 +65,7 @@ pub(crate) async fn chat(
         parsing,
         limit,
     };
-    generate::answer(&app, serving, job, (answering, record)).await
+    generate::answer(&app, serving, (job, metered), (answering, record)).await
 }
 
 #[derive(Debug)]

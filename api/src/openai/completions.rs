@@ -38,9 +38,10 @@ pub(crate) async fn completions(
     let model = serving.check_model(text.common.model.as_deref())?.to_owned();
     record.model(&model, text.common.stream);
     let choices = text.prompts.len() * text.common.n as usize;
-    if let Some(refusal) = generate::over_limits(&app, &caller, choices) {
-        return Ok(refusal);
-    }
+    let metered = match generate::enter(&app, &caller, choices) {
+        Ok(metered) => metered,
+        Err(refusal) => return Ok(*refusal),
+    };
     let listener = match (&app.recorder, text.prompts.as_slice()) {
         (Some(recorder), [Prompt::Text(text)]) => Some(recorder.listen(Question::of_text(text))),
         _ => None,
@@ -68,7 +69,7 @@ pub(crate) async fn completions(
         parsing: None,
         limit: None,
     };
-    generate::answer(&app, serving, job, (answering, record)).await
+    generate::answer(&app, serving, (job, metered), (answering, record)).await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! output.
 
 use crate::boot::{App, Serving};
-use crate::http::{Answering, ApiError, Caller, Record};
+use crate::http::{Answering, ApiError, Caller, Metered, Record};
 use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
@@ -51,14 +51,30 @@ pub(crate) struct Job {
     pub(crate) limit: Option<ReasoningLimit>,
 }
 
-/// Returns the answer to a request with `choices` choices that the limits of its key or of its tenant refuse whatever
-/// its number of tokens, so that its prompts need not be tokenized; `None` if they may allow it.
-pub(crate) fn over_limits(app: &App, caller: &Caller, choices: usize) -> Option<HttpResponse> {
+/// Counts a request with `choices` choices towards the limits of its key and of its tenant, before its prompts are
+/// tokenized.
+///
+/// # Errors
+/// The answer to the request, if it has too many choices, or if these limits refuse it whatever its number of tokens.
+pub(crate) fn enter(
+    app: &App,
+    caller: &Caller,
+    choices: usize,
+) -> Result<Metered, Box<HttpResponse>> {
     let shared = app.keys.tenants() > 1;
-    let over = app.meters.check(caller, (choices as u32, shared)).err()?;
-    let mut response = HttpResponse::from_error(over);
-    app.meters.tell(caller, response.headers_mut());
-    Some(response)
+    let entered = match choices > MAX_CHOICES {
+        true => {
+            let message =
+                format!("{choices} choices (prompts times n) are more than {MAX_CHOICES}");
+            Err(ApiError::param("n", message))
+        }
+        false => app.meters.enter(caller, (choices as u32, shared)),
+    };
+    entered.map_err(|over| {
+        let mut response = HttpResponse::from_error(over);
+        app.meters.tell(caller, response.headers_mut());
+        Box::new(response)
+    })
 }
 
 /// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
@@ -66,10 +82,10 @@ pub(crate) fn over_limits(app: &App, caller: &Caller, choices: usize) -> Option<
 pub(crate) async fn answer(
     app: &App,
     serving: &Serving,
-    job: Job,
+    job: (Job, Metered),
     of_request: (Answering, Rc<Record>),
 ) -> Result<HttpResponse, ApiError> {
-    let caller = job.caller.clone();
+    let caller = job.0.caller.clone();
     let mut response = match run(app, serving, job, of_request).await {
         Ok(response) => response,
         Err(error) => HttpResponse::from_error(error),
@@ -88,14 +104,10 @@ pub(crate) async fn answer(
 async fn run(
     app: &App,
     serving: &Serving,
-    mut job: Job,
+    (mut job, mut metered): (Job, Metered),
     (answering, record): (Answering, Rc<Record>),
 ) -> Result<HttpResponse, ApiError> {
     let count = job.prompts.len() * job.common.n as usize;
-    if count > MAX_CHOICES {
-        let message = format!("{count} choices (prompts times n) are more than {MAX_CHOICES}");
-        return Err(ApiError::param("n", message));
-    }
     let id = response_id(job.style);
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let totals = Totals { prompt_tokens, ..Totals::default() };
@@ -107,9 +119,7 @@ async fn run(
         .collect::<Result<_, ApiError>>()?;
     let output_tokens =
         limits.iter().map(|max| u64::from(*max)).sum::<u64>() * u64::from(job.common.n);
-    let tokens = (u64::from(prompt_tokens), output_tokens);
-    let shared = app.keys.tenants() > 1;
-    let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
+    metered.charge(u64::from(prompt_tokens), output_tokens)?;
     constrain(serving, &mut job).await?;
     record.submitted(&id, prompt_tokens, count as u32);
     let submitting = app.live.submitting().await;

@@ -23,11 +23,10 @@ pub struct KeyUsage {
     live: u32,
 }
 
-/// What a request was charged, to be given to [`KeyUsage::settle`] at its end.
+/// Tokens that a request was charged, to be given to [`KeyUsage::settle`] at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Charge {
-    choices: u32,
     tokens: u64,
 }
 
@@ -77,29 +76,48 @@ pub struct Remaining {
 }
 
 impl KeyUsage {
-    /// Charges a request with `choices` choices and at most `tokens` tokens (prompt and output), if the limits allow it. A
-    /// request is charged at most as many tokens as may come at once; if it uses more, the rest is charged at its end. So
-    /// a rate never refuses a request for good.
+    /// Counts the choices of a request as live, if the key's limits of live choices and of requests allow it. Charges
+    /// nothing: [`KeyUsage::charge`] does so when the number of tokens is known, after tokenizing.
     ///
     /// # Errors
-    /// [`OverLimit`], without any charge. If the request exceeds both rates, the error is of the rate that refills
-    /// later.
-    pub fn admit(
+    /// [`OverLimit::Live`] or [`OverLimit::Requests`], without counting the choices. The retry time of `Requests` covers
+    /// the rate of tokens too, as if the request had one token.
+    pub fn enter(
         &mut self,
         limits: &KeyLimits,
-        (choices, tokens): (u32, u64),
+        choices: u32,
         now: Timestamp,
-    ) -> Result<Charge, OverLimit> {
+    ) -> Result<(), OverLimit> {
         if let Some(limit) = limits.live
             && self.live.saturating_add(choices) > limit
         {
             return Err(OverLimit::Live { limit, live: self.live });
         }
-        let ms = |us: u64| us.div_ceil(1_000);
+        let [requests_us, tokens_us] = self.waits_us(limits, 1, now);
+        if let Some(rate) = limits.requests.filter(|_| requests_us > 0) {
+            let retry_after_ms = requests_us.max(tokens_us).div_ceil(1_000);
+            return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
+        }
+        self.live += choices;
+        Ok(())
+    }
+
+    /// Charges a request that has entered, and that uses at most `tokens` tokens (prompt and output), if the rates allow
+    /// it. A request is charged at most as many tokens as may come at once; if it uses more, the rest is charged at its
+    /// end. So a rate never refuses a request for good.
+    ///
+    /// # Errors
+    /// [`OverLimit::Requests`] or [`OverLimit::Tokens`], without any charge. If the request exceeds both rates, the
+    /// error is of the rate that refills later.
+    pub fn charge(
+        &mut self,
+        limits: &KeyLimits,
+        tokens: u64,
+        now: Timestamp,
+    ) -> Result<Charge, OverLimit> {
         let tokens = limits.tokens.map_or(tokens, |rate| tokens.min(rate.burst()));
-        let requests_us = limits.requests.map_or(0, |rate| self.requests.wait_us(rate, 1, now));
-        let tokens_us = limits.tokens.map_or(0, |rate| self.tokens.wait_us(rate, tokens, now));
-        let retry_after_ms = ms(requests_us.max(tokens_us));
+        let [requests_us, tokens_us] = self.waits_us(limits, tokens, now);
+        let retry_after_ms = requests_us.max(tokens_us).div_ceil(1_000);
         if let Some(rate) = limits.requests.filter(|_| requests_us > 0 && requests_us >= tokens_us)
         {
             return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
@@ -113,19 +131,30 @@ impl KeyUsage {
         if let Some(rate) = limits.requests {
             self.requests.charge(rate, 1, now);
         }
-        self.live += choices;
-        Ok(Charge { choices, tokens })
+        Ok(Charge { tokens })
     }
 
-    /// Ends a request that was charged `charge` and used `used` tokens: refunds the tokens that it did not use, or charges
-    /// those that it used beyond its charge.
+    /// Returns the times after which the rate of requests allows one more request, and the rate of tokens `tokens` more
+    /// tokens, us; 0 for a rate that allows it now.
+    fn waits_us(&self, limits: &KeyLimits, tokens: u64, now: Timestamp) -> [u64; 2] {
+        let requests_us = limits.requests.map_or(0, |rate| self.requests.wait_us(rate, 1, now));
+        let tokens_us = limits.tokens.map_or(0, |rate| self.tokens.wait_us(rate, tokens, now));
+        [requests_us, tokens_us]
+    }
+
+    /// Settles a request that was charged `charge` and used `used` tokens: refunds the tokens that it did not use, or
+    /// charges those that it used beyond its charge.
     pub fn settle(&mut self, limits: &KeyLimits, charge: Charge, used: u64, now: Timestamp) {
-        self.live = self.live.saturating_sub(charge.choices);
         let Some(rate) = limits.tokens else { return };
         match used.checked_sub(charge.tokens) {
             Some(more) => self.tokens.charge(rate, more, now),
             None => self.tokens.refund(rate, charge.tokens - used),
         }
+    }
+
+    /// Ends a request that has entered with `choices` choices: these are live no longer.
+    pub fn leave(&mut self, choices: u32) {
+        self.live = self.live.saturating_sub(choices);
     }
 
     /// Returns the number of live choices.
@@ -168,40 +197,40 @@ mod tests {
         let now = Timestamp(5 * S);
         let left = |usage: &KeyUsage| usage.remaining(&limits, now)[1].unwrap().remaining;
         assert_eq!(left(&usage), 1_000, "ten seconds' worth at once");
-        let charge = usage.admit(&limits, (1, 700), now).unwrap();
+        let charge = usage.charge(&limits, 700, now).unwrap();
         assert_eq!(left(&usage), 300);
         assert!(matches!(
-            usage.admit(&limits, (1, 400), now),
+            usage.charge(&limits, 400, now),
             Err(OverLimit::Tokens { retry_after_ms: 1_000, .. })
         ));
         usage.settle(&limits, charge, 100, now);
         assert_eq!(left(&usage), 900);
         // A request for more than may come at once is charged 1000 tokens, and owes the rest at its end.
-        assert!(usage.admit(&limits, (1, 50_000), now).is_err(), "100 are missing");
+        assert!(usage.charge(&limits, 50_000, now).is_err(), "100 are missing");
         let later = Timestamp(6 * S);
-        let charge = usage.admit(&limits, (1, 50_000), later).unwrap();
+        let charge = usage.charge(&limits, 50_000, later).unwrap();
         usage.settle(&limits, charge, 3_000, later);
         assert_eq!(usage.remaining(&limits, later)[1].unwrap().reset_ms, 30_000);
         assert!(matches!(
-            usage.admit(&limits, (1, 1), later),
+            usage.charge(&limits, 1, later),
             Err(OverLimit::Tokens { retry_after_ms: 20_010, .. })
         ));
     }
 
     #[test]
-    fn a_refused_request_is_charged_nothing() {
+    fn a_refused_request_is_neither_counted_nor_charged() {
         let limits = limits(6, 600, 2);
         let mut usage = KeyUsage::default();
         let now = Timestamp(0);
-        let _first = usage.admit(&limits, (2, 10), now).unwrap();
+        usage.enter(&limits, 1, now).unwrap();
+        let _charge = usage.charge(&limits, 10, now).unwrap();
         let before = usage;
-        assert_eq!(usage.admit(&limits, (1, 1), now), Err(OverLimit::Live { limit: 2, live: 2 }));
-        usage.live = 0;
-        assert!(matches!(
-            usage.admit(&limits, (1, 1), now),
-            Err(OverLimit::Requests { per_min: 6, .. })
-        ));
-        usage.live = before.live;
+        let live = Err(OverLimit::Live { limit: 2, live: 1 });
+        assert_eq!(usage.enter(&limits, 2, now), live);
+        // The next request may come after 10 s.
+        let over = OverLimit::Requests { per_min: 6, retry_after_ms: 10_000 };
+        assert_eq!(usage.enter(&limits, 1, now), Err(over));
+        assert_eq!(usage.charge(&limits, 1, now), Err(over));
         assert_eq!(usage, before);
     }
 
@@ -211,9 +240,9 @@ mod tests {
         let mut usage = KeyUsage::default();
         let now = Timestamp(0);
         for _ in 0..10 {
-            let _charge = usage.admit(&limits, (1, 100), now).unwrap();
+            let _charge = usage.charge(&limits, 100, now).unwrap();
         }
-        let refused = |tokens| usage.clone().admit(&limits, (1, tokens), now);
+        let refused = |tokens| usage.clone().charge(&limits, tokens, now);
         assert!(matches!(
             refused(1_000),
             Err(OverLimit::Tokens { per_min: 6_000, retry_after_ms: 10_000 })
@@ -222,17 +251,34 @@ mod tests {
             refused(1),
             Err(OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 })
         ));
+        let enters_after_ms = |usage: KeyUsage| match usage.clone().enter(&limits, 1, now) {
+            Err(OverLimit::Requests { retry_after_ms, .. }) => retry_after_ms,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(enters_after_ms(usage), 1_000);
+        // The tokens of the last request, and 499 more that it did not ask for, are owed.
+        usage.settle(&limits, Charge { tokens: 100 }, 599, now);
+        assert_eq!(enters_after_ms(usage), 5_000);
+    }
+
+    #[test]
+    fn a_request_enters_although_its_key_owes_tokens() {
+        let limits = limits(0, 600, 0);
+        let mut usage = KeyUsage::default();
+        let _charge = usage.charge(&limits, 100, Timestamp(0)).unwrap();
+        assert!(usage.charge(&limits, 1, Timestamp(0)).is_err());
+        assert_eq!(usage.enter(&limits, 1, Timestamp(0)), Ok(()));
     }
 
     #[test]
     fn live_choices_are_counted_until_their_requests_end() {
         let limits = limits(0, 0, 3);
         let mut usage = KeyUsage::default();
-        let charge = usage.admit(&limits, (2, 1), Timestamp(0)).unwrap();
-        assert!(usage.admit(&limits, (2, 1), Timestamp(0)).is_err());
-        usage.settle(&limits, charge, 1, Timestamp(0));
+        usage.enter(&limits, 2, Timestamp(0)).unwrap();
+        assert!(usage.enter(&limits, 2, Timestamp(0)).is_err());
+        usage.leave(2);
         assert_eq!(usage.live(), 0);
-        assert!(usage.admit(&limits, (3, 1), Timestamp(0)).is_ok());
+        assert!(usage.enter(&limits, 3, Timestamp(0)).is_ok());
         assert_eq!(usage.remaining(&limits, Timestamp(0)), [None, None]);
     }
 
@@ -252,7 +298,7 @@ mod tests {
             let mut now = Timestamp(0);
             while now.0 < 60 * S {
                 now = now + every_us;
-                if let Ok(charge) = usage.admit(&limits, (1, cost), now) {
+                if let Ok(charge) = usage.charge(&limits, cost, now) {
                     usage.settle(&limits, charge, cost, now);
                     accepted += 1;
                     used += cost;
