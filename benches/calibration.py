@@ -6,8 +6,8 @@
 
 All steps of this list run in its order, or only the steps that STEP names:
 
-calibrate  measures a server and writes the profile DIR/P.toml: under a built-in load, or with --like LOAD under the
-           first 120 s of a workload. The profile is the better, the more the load is like that of the runs.
+calibrate  measures a server and writes the profile DIR/P.toml: under a built-in load, or with --like LOAD under 120 s
+           of that workload with another seed. A profile predicts best what is like the load that it was made with.
 LOAD       runs a workload of benches/workloads --runs times, each time against a fresh server without stated targets.
            Each run writes the report DIR/LOAD-P-N.json, and the latency targets that the run's server derived from its
            speed to DIR/LOAD-P-N-targets.json.
@@ -33,8 +33,9 @@ URL = "http://127.0.0.1:8089"
 LOADS = ["cpu-overload", "streams-16"]
 SETTINGS = ["--set", "prefix_cache.enabled=false"]
 QUANTILES = ["p50", "p90", "p99"]
-# Duration of a calibration under a workload, seconds.
-LIKE_SECONDS = 120
+# Duration, seconds, and seed of the workload of a calibration with --like. The seed differs from the seeds of the
+# workloads, so that a profile is not made from the very requests that it shall predict.
+LIKE_SECONDS, LIKE_SEED = 120, 1001
 
 
 # The lines of a server's log that tell its derived targets.
@@ -107,13 +108,15 @@ def with_server(policy, *of_bench):
 def calibrate(arguments):
     words = ["--calibrate", arguments.out / f"{arguments.policy}.toml"]
     if arguments.like:
-        words += ["--workload", workload(arguments.out, arguments.like, LIKE_SECONDS, "-calibration")]
+        path = workload(arguments.out, arguments.like, LIKE_SECONDS, "-calibration")
+        path.write_text(re.sub(r"^seed = \d+", f"seed = {LIKE_SEED}", path.read_text(), flags=re.MULTILINE))
+        words += ["--workload", path]
     with_server(arguments.policy, *words)
 
 
 def workload(folder, load, seconds, suffix="", targets=None):
-    """Writes a copy of the workload file into the folder, with another duration if `seconds` is a number and with targets
-    for each class, and returns its path."""
+    """Writes a copy of the workload file into the folder, with another duration if `seconds` is a number and with
+    targets for each class, and returns its path."""
     text = (ROOT / f"benches/workloads/{load}.toml").read_text()
     if seconds:
         text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)

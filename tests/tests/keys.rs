@@ -240,7 +240,10 @@ fn a_key_has_no_more_live_choices_than_it_may_have() {
     let long = json!({"prompt": "Hello ".repeat(100_000)});
     let refused = ask(&server, "/v1/completions", "narrow", &long);
     assert_eq!(refused.status, 429, "the key's limits go before the length of the text");
+    let chat = json!({"messages": [{"role": "user", "content": "Hello ".repeat(100_000)}]});
+    assert_eq!(ask(&server, "/v1/chat/completions", "narrow", &chat).status, 429);
     assert_eq!(ask(&server, "/v1/completions", "wide", &long).status, 400);
+    assert_eq!(ask(&server, "/v1/chat/completions", "wide", &chat).status, 400);
     drop(stream);
     server.wait_until_idle();
     let mut served = ask(&server, "/v1/completions", "narrow", &json!({}));

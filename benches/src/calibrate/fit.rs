@@ -6,10 +6,9 @@ const ROUNDS: usize = 8;
 /// Lower limit of the predicted time whose inverse weights a row of the fit, as a share of the mean observed time.
 /// Without it, a prediction near 0 would give an infinite weight.
 const LEAST_SHARE: f64 = 0.01;
-/// Weight of the prior costs in [`fit_near`], as a share of the weight of the observed rows. Costs that the rows tell
-/// apart move by at most this share of their distance from the prior costs. Of columns that rise and fall together, the
-/// observed rows tell only the sum of the costs, and this small weight decides how the sum is divided.
-const PRIOR_WEIGHT: f64 = 0.03;
+/// Weight of the prior costs in [`fit_near`], as a share of the weight of the observed rows. Of columns that rise and
+/// fall together, the rows tell only the sum of the costs, and this small weight decides how the sum is divided.
+const PRIOR_WEIGHT: f64 = 0.003;
 
 /// Returns the non-negative cost coefficients with which a weighted sum of the columns best predicts the observed
 /// times. A row of `rows` holds one value per column and the observed time. Squared errors are divided by the predicted
@@ -21,8 +20,9 @@ pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
 }
 
 /// Returns cost coefficients as [`fit`] does, but costs that the rows do not tell apart stay in the ratio of the costs
-/// `prior`. (This is a ridge regression: Hoerl and Kennard, Technometrics 12, 1970.) The predictions of all rows add up to
-/// the sum of the observations.
+/// `prior`: a ridge regression (Hoerl and Kennard, Technometrics 12, 1970) with the prior costs, scaled to the rows, in
+/// place of zeros. A column with a prior cost of 0 has none. The predictions of all rows add up to the sum of the
+/// observations.
 pub(crate) fn fit_near<const N: usize>(
     rows: &[([f64; N], f64)],
     prior: &[f64; N],
@@ -30,8 +30,10 @@ pub(crate) fn fit_near<const N: usize>(
     let observed: f64 = rows.iter().map(|(_, observed)| observed).sum();
     let of_all = |costs: &[f64; N]| rows.iter().map(|(row, _)| predicted(costs, row)).sum::<f64>();
     let scale = observed / of_all(prior);
-    let prior = scale.is_finite().then(|| prior.map(|cost| scale * cost));
-    let found = fit_with(rows, prior.as_ref())?;
+    if !scale.is_finite() {
+        return fit(rows);
+    }
+    let found = fit_with(rows, Some(&prior.map(|cost| scale * cost)))?;
     let rest = observed / of_all(&found);
     Some(if rest.is_finite() { found.map(|cost| rest * cost) } else { found })
 }
@@ -59,8 +61,9 @@ pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64;
     coefficients.iter().zip(columns).map(|(cost, value)| cost * value).sum()
 }
 
-/// Solves weighted least squares with non-negative coefficients, near the coefficients `prior` if there are any: while a coefficient comes out negative, leaves out the
-/// column with the most negative one (its coefficient becomes 0) and solves again.
+/// Solves weighted least squares with non-negative coefficients: while a coefficient comes out negative, leaves out the
+/// column with the most negative one (its coefficient becomes 0) and solves again. If there are coefficients `prior`,
+/// the distance from them counts too.
 fn weighted<const N: usize>(
     rows: &[([f64; N], f64)],
     weight: impl Fn(&[f64; N]) -> f64,
@@ -77,9 +80,14 @@ fn weighted<const N: usize>(
             }
         }
     }
-    for (i, cost) in prior.into_iter().flatten().enumerate() {
-        targets[i] += PRIOR_WEIGHT * products[i][i] * cost;
-        products[i][i] *= 1.0 + PRIOR_WEIGHT;
+    let prior = prior.copied().unwrap_or([0.0; N]);
+    let all = rows.iter().map(|(row, _)| weight(row) * predicted(&prior, row).powi(2)).sum::<f64>();
+    for i in (0..N).filter(|i| prior[*i] > 0.0) {
+        // In proportion to the part of the column in the predicted times, and not to its square: so the same factor on
+        // all prior costs is the cheapest way to another sum.
+        let distance = PRIOR_WEIGHT * (products[i][i] * all).sqrt();
+        targets[i] += distance;
+        products[i][i] += distance / prior[i];
     }
     // Skip columns that are zero in all rows: their coefficients cannot be determined.
     let mut used: Vec<usize> = (0..N).filter(|&i| products[i][i] > 0.0).collect();
@@ -168,13 +176,15 @@ mod tests {
             .map(|i| f64::from(i % 16))
             .map(|i| ([1.0, i, 10.0 * i], 3_000.0 + 60.0 * i))
             .collect();
-        let found = fit_near(&rows, &[6_000.0, 40.0, 8.0]).unwrap();
-        assert!((found[1] / found[2] - 5.0).abs() < 0.1, "{found:?}");
-        assert!((found[0] / 3_000.0 - 1.0).abs() < 0.03, "{found:?}");
-        let both = found[1] + 10.0 * found[2];
-        assert!((both / 60.0 - 1.0).abs() < 0.1, "{found:?}");
-        // Without prior costs there is nothing to stay near.
-        assert_eq!(fit_near(&rows, &[0.0; 3]).map(|c| c[0].round()), Some(3_000.0));
+        for prior in [[3_000.0, 40.0, 8.0], [1_500.0, 40.0, 0.5], [6_000.0, 1.0, 8.0]] {
+            let found = fit_near(&rows, &prior).unwrap();
+            let ratio = (found[1] / found[2]) / (prior[1] / prior[2]);
+            assert!((ratio - 1.0).abs() < 0.01, "{prior:?} {found:?}");
+            let both = found[1] + 10.0 * found[2];
+            assert!((both / 60.0 - 1.0).abs() < 0.2, "{prior:?} {found:?}");
+        }
+        // Without prior costs one of the columns gets the whole cost.
+        assert_eq!(fit_near(&rows, &[0.0; 3]), fit(&rows));
     }
 
     #[test]

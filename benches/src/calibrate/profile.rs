@@ -257,6 +257,31 @@ mod tests {
     }
 
     #[test]
+    fn on_a_cpu_costs_that_the_load_does_not_tell_apart_stay_in_their_measured_ratio() {
+        // Each sequence has 100 tokens of context, and costs 1 ms with them.
+        let step = |i: u32| {
+            let decode_tokens = i % 9;
+            let (kv_tokens, device_us) =
+                (100 * u64::from(decode_tokens), u64::from(2_000 + 1_000 * decode_tokens));
+            StepRecord { decode_tokens, kv_tokens, device_us, ..StepRecord::default() }
+        };
+        let steps: Vec<StepRecord> = (0..400).map(step).collect();
+        let measured = DeviceProfile {
+            step_base_us: 1_500.0,
+            decode_token_us: 300.0,
+            kv_token_us: 2.0,
+            ..MockProfile::named("tiny").unwrap().device_profile()
+        };
+        let device = DeviceInfo { name: "cpu, 2 threads, avx2".into(), ..device() };
+        let server = ServerFacts { device: &device, measured, settings: &Value::Null };
+        let profile = server.fitted("p".into(), &steps, HostCosts::default()).unwrap().profile;
+        let ratio = profile.decode_token_us / profile.kv_token_us;
+        assert!((ratio - 150.0).abs() < 1.0, "{profile:?}");
+        let sequence_us = profile.decode_token_us + 100.0 * profile.kv_token_us;
+        assert!((sequence_us - 1_000.0).abs() < 50.0, "{profile:?}");
+    }
+
+    #[test]
     fn a_server_with_few_steps_has_the_speeds_that_it_measured() {
         let tiny = MockProfile::named("tiny").unwrap().device_profile();
         let measured = DeviceProfile { step_base_us: 7.0, ..tiny };

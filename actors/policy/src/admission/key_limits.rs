@@ -77,11 +77,12 @@ pub struct Remaining {
 
 impl KeyUsage {
     /// Counts the choices of a request as live, if the key's limits of live choices and of requests allow it. Charges
-    /// nothing: [`KeyUsage::charge`] does so when the number of tokens is known, after tokenizing.
+    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. A request that the
+    /// rate of tokens delays for longer than the rate of requests enters too, because its retry time depends on its
+    /// tokens.
     ///
     /// # Errors
-    /// [`OverLimit::Live`] or [`OverLimit::Requests`], without counting the choices. The retry time of `Requests` covers
-    /// the rate of tokens too, as if the request had one token.
+    /// [`OverLimit::Live`] or [`OverLimit::Requests`], without counting the choices.
     pub fn enter(
         &mut self,
         limits: &KeyLimits,
@@ -94,17 +95,18 @@ impl KeyUsage {
             return Err(OverLimit::Live { limit, live: self.live });
         }
         let [requests_us, tokens_us] = self.waits_us(limits, 1, now);
-        if let Some(rate) = limits.requests.filter(|_| requests_us > 0) {
-            let retry_after_ms = requests_us.max(tokens_us).div_ceil(1_000);
+        if let Some(rate) = limits.requests.filter(|_| requests_us > 0 && requests_us >= tokens_us)
+        {
+            let retry_after_ms = requests_us.div_ceil(1_000);
             return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
         }
         self.live += choices;
         Ok(())
     }
 
-    /// Charges a request that has entered, and that uses at most `tokens` tokens (prompt and output), if the rates allow
-    /// it. A request is charged at most as many tokens as may come at once; if it uses more, the rest is charged at its
-    /// end. So a rate never refuses a request for good.
+    /// Charges a request that has entered, and that uses at most `tokens` tokens (prompt and output), if the rates
+    /// allow it. A request is charged at most as many tokens as may come at once; if it uses more, the rest is charged
+    /// at its end. So a rate never refuses a request for good.
     ///
     /// # Errors
     /// [`OverLimit::Requests`] or [`OverLimit::Tokens`], without any charge. If the request exceeds both rates, the
@@ -251,14 +253,13 @@ mod tests {
             refused(1),
             Err(OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 })
         ));
-        let enters_after_ms = |usage: KeyUsage| match usage.clone().enter(&limits, 1, now) {
-            Err(OverLimit::Requests { retry_after_ms, .. }) => retry_after_ms,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(enters_after_ms(usage), 1_000);
-        // The tokens of the last request, and 499 more that it did not ask for, are owed.
+        let over = OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 };
+        assert_eq!(usage.clone().enter(&limits, 1, now), Err(over));
+        // The last request used 499 tokens more than its charge. So one more token may come only after 5 s.
         usage.settle(&limits, Charge { tokens: 100 }, 599, now);
-        assert_eq!(enters_after_ms(usage), 5_000);
+        assert_eq!(usage.clone().enter(&limits, 1, now), Ok(()));
+        let over = OverLimit::Tokens { per_min: 6_000, retry_after_ms: 5_000 };
+        assert_eq!(usage.charge(&limits, 1, now), Err(over));
     }
 
     #[test]
