@@ -46,7 +46,7 @@ struct Usage {
 }
 
 /// A request that counts towards the limits of its key and of its tenant. When this value is dropped, the request has
-/// ended: its choices are live no longer, and the tokens that it was charged and did not use are refunded.
+/// ended: its choices no longer count as live, and the tokens that it was charged and did not use are refunded.
 pub(crate) struct Metered {
     meters: Arc<Meters>,
     caller: Caller,

@@ -21,7 +21,7 @@ pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
 
 /// Returns cost coefficients as [`fit`] does, but costs that the rows do not tell apart stay in the ratio of the costs
 /// `prior`: a ridge regression (Hoerl and Kennard, Technometrics 12, 1970) with the prior costs, scaled to the rows, in
-/// place of zeros. A column with a prior cost of 0 has none. The predictions of all rows add up to the sum of the
+/// place of zeros. A cost whose prior cost is 0 is fitted freely. The predictions of all rows add up to the sum of the
 /// observations.
 pub(crate) fn fit_near<const N: usize>(
     rows: &[([f64; N], f64)],
@@ -62,8 +62,8 @@ pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64;
 }
 
 /// Solves weighted least squares with non-negative coefficients: while a coefficient comes out negative, leaves out the
-/// column with the most negative one (its coefficient becomes 0) and solves again. If there are coefficients `prior`,
-/// the distance from them counts too.
+/// column with the most negative one (its coefficient becomes 0) and solves again. If `prior` is given, the distance of
+/// each coefficient from its prior value adds to the squared errors.
 fn weighted<const N: usize>(
     rows: &[([f64; N], f64)],
     weight: impl Fn(&[f64; N]) -> f64,
@@ -83,8 +83,9 @@ fn weighted<const N: usize>(
     let prior = prior.copied().unwrap_or([0.0; N]);
     let all = rows.iter().map(|(row, _)| weight(row) * predicted(&prior, row).powi(2)).sum::<f64>();
     for i in (0..N).filter(|i| prior[*i] > 0.0) {
-        // In proportion to the part of the column in the predicted times, and not to its square: so the same factor on
-        // all prior costs is the cheapest way to another sum.
+        // The weight of a column is in proportion to the column's part of the predicted times, and not to the square of
+        // this part. So if columns that rise together must cost more or less, the same factor on their prior costs is
+        // the cheapest change.
         let distance = PRIOR_WEIGHT * (products[i][i] * all).sqrt();
         targets[i] += distance;
         products[i][i] += distance / prior[i];
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn costs_that_the_rows_do_not_tell_apart_stay_in_the_ratio_of_the_prior_ones() {
-        // The last two columns rise together. A unit of both costs 60.
+        // The last two columns rise together: one unit of the second and ten of the third cost 60 together.
         let rows: Vec<([f64; 3], f64)> = (0..200)
             .map(|i| f64::from(i % 16))
             .map(|i| ([1.0, i, 10.0 * i], 3_000.0 + 60.0 * i))

@@ -65,8 +65,9 @@ impl ServerFacts<'_> {
         let cpu = self.device.is_cpu();
         let rows: Vec<_> =
             steps.iter().map(|step| (work(step, cpu), step.device_us as f64)).collect();
-        // Under one load the columns of the work rise and fall together, above all decode tokens and KV tokens. So the
-        // speeds that a CPU measured at its start decide where the steps do not.
+        // Under one load some columns of the work rise and fall together, such as decode tokens and KV tokens. The
+        // steps tell only the sum of their costs, and the speeds that a CPU measured at its start decide how to divide
+        // the sum.
         let costs = if cpu { fit_near(&rows, &self.measured_costs())? } else { fit(&rows)? };
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn on_a_cpu_costs_that_the_load_does_not_tell_apart_stay_in_their_measured_ratio() {
-        // Each sequence has 100 tokens of context, and costs 1 ms with them.
+        // Each sequence has 100 tokens of context. A sequence and its context cost 1 ms together.
         let step = |i: u32| {
             let decode_tokens = i % 9;
             let (kv_tokens, device_us) =

@@ -77,9 +77,9 @@ pub struct Remaining {
 
 impl KeyUsage {
     /// Counts the choices of a request as live, if the key's limits of live choices and of requests allow it. Charges
-    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. A request that the
-    /// rate of tokens delays for longer than the rate of requests enters too, because its retry time depends on its
-    /// tokens.
+    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. If the key owes
+    /// tokens for longer than the rate of requests makes it wait, the request enters too, because its retry time depends
+    /// on its tokens.
     ///
     /// # Errors
     /// [`OverLimit::Live`] or [`OverLimit::Requests`], without counting the choices.
@@ -154,7 +154,7 @@ impl KeyUsage {
         }
     }
 
-    /// Ends a request that has entered with `choices` choices: these are live no longer.
+    /// Ends a request that has entered with `choices` choices: its choices no longer count as live.
     pub fn leave(&mut self, choices: u32) {
         self.live = self.live.saturating_sub(choices);
     }
