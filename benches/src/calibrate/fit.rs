@@ -83,9 +83,9 @@ fn weighted<const N: usize>(
     let prior = prior.copied().unwrap_or([0.0; N]);
     let all = rows.iter().map(|(row, _)| weight(row) * predicted(&prior, row).powi(2)).sum::<f64>();
     for i in (0..N).filter(|i| prior[*i] > 0.0) {
-        // The weight of a column is in proportion to the column's part of the predicted times, and not to the square of
-        // this part. So if columns that rise together must cost more or less, the same factor on their prior costs is
-        // the cheapest change.
+        // The penalty for leaving a prior cost grows with the column's part of the predicted times, and not with the
+        // square of this part. So if columns that rise together must cost more or less in sum, the smallest penalty is
+        // that of the same factor on all their prior costs.
         let distance = PRIOR_WEIGHT * (products[i][i] * all).sqrt();
         targets[i] += distance;
         products[i][i] += distance / prior[i];
@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn costs_that_the_rows_do_not_tell_apart_stay_in_the_ratio_of_the_prior_ones() {
-        // The last two columns rise together: one unit of the second and ten of the third cost 60 together.
+        // The second and the third column rise together: each unit of the second comes with ten units of the third, and
+        // the eleven units cost 60.
         let rows: Vec<([f64; 3], f64)> = (0..200)
             .map(|i| f64::from(i % 16))
             .map(|i| ([1.0, i, 10.0 * i], 3_000.0 + 60.0 * i))

@@ -65,9 +65,8 @@ impl ServerFacts<'_> {
         let cpu = self.device.is_cpu();
         let rows: Vec<_> =
             steps.iter().map(|step| (work(step, cpu), step.device_us as f64)).collect();
-        // Under one load some columns of the work rise and fall together, such as decode tokens and KV tokens. The
-        // steps tell only the sum of their costs, and the speeds that a CPU measured at its start decide how to divide
-        // the sum.
+        // Under one load, the numbers of decode tokens and of KV tokens in a step rise and fall together. The step times
+        // then tell only the sum of the two costs, and the speeds that a CPU measured at its start divide the sum.
         let costs = if cpu { fit_near(&rows, &self.measured_costs())? } else { fit(&rows)? };
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);

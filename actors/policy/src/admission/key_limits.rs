@@ -23,7 +23,7 @@ pub struct KeyUsage {
     live: u32,
 }
 
-/// Tokens that a request was charged, to be given to [`KeyUsage::settle`] at its end.
+/// Charge of a request to the rate of tokens. At the end of the request, [`KeyUsage::settle`] takes the charge back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Charge {
@@ -77,12 +77,12 @@ pub struct Remaining {
 
 impl KeyUsage {
     /// Counts the choices of a request as live, if the key's limits of live choices and of requests allow it. Charges
-    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. If the key owes
-    /// tokens for longer than the rate of requests makes it wait, the request enters too, because its retry time depends
-    /// on its tokens.
+    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. A request that must
+    /// wait for longer because of the rate of tokens than because of the rate of requests enters too: the retry time
+    /// then depends on the number of tokens.
     ///
     /// # Errors
-    /// [`OverLimit::Live`] or [`OverLimit::Requests`], without counting the choices.
+    /// [`OverLimit::Live`] or [`OverLimit::Requests`]; the choices are then not counted.
     pub fn enter(
         &mut self,
         limits: &KeyLimits,
@@ -109,8 +109,8 @@ impl KeyUsage {
     /// at its end. So a rate never refuses a request for good.
     ///
     /// # Errors
-    /// [`OverLimit::Requests`] or [`OverLimit::Tokens`], without any charge. If the request exceeds both rates, the
-    /// error is of the rate that refills later.
+    /// [`OverLimit::Requests`] or [`OverLimit::Tokens`]; the request is then not charged. If the request exceeds both
+    /// rates, the error names the rate that makes the request wait longer.
     pub fn charge(
         &mut self,
         limits: &KeyLimits,
@@ -255,7 +255,7 @@ mod tests {
         ));
         let over = OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 };
         assert_eq!(usage.clone().enter(&limits, 1, now), Err(over));
-        // The last request used 499 tokens more than its charge. So one more token may come only after 5 s.
+        // The last request used 499 tokens more than it was charged. So a request of one token has to wait for 5 s.
         usage.settle(&limits, Charge { tokens: 100 }, 599, now);
         assert_eq!(usage.clone().enter(&limits, 1, now), Ok(()));
         let over = OverLimit::Tokens { per_min: 6_000, retry_after_ms: 5_000 };
