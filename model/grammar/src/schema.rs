@@ -51,6 +51,10 @@ const UNSUPPORTED: [&str; 17] = [
     "$recursiveRef",
     "x-guidance",
 ];
+/// Values of `format` that say nothing about the text itself. Libraries write them into schemas: pydantic for secrets,
+/// bytes and paths. In JSON Schema 2020-12, `format` is an annotation.
+const ANNOTATIONS: [&str; 6] =
+    ["password", "binary", "byte", "path", "file-path", "directory-path"];
 /// Supported values of `format`.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
@@ -132,6 +136,13 @@ impl Walk<'_> {
         if fields.get("uniqueItems") == Some(&Value::Bool(false)) {
             fields.shift_remove("uniqueItems");
         }
+        if fields.get("propertyNames").is_some_and(allows_all_names) {
+            fields.shift_remove("propertyNames");
+        }
+        let format = fields.get("format").and_then(Value::as_str);
+        if format.is_some_and(|format| ANNOTATIONS.contains(&format)) {
+            fields.shift_remove("format");
+        }
         for (keyword, value) in fields.iter_mut() {
             self.keyword(keyword, value, &format!("{at}/{}", escaped(keyword)))?;
         }
@@ -212,6 +223,18 @@ impl Walk<'_> {
             (keyword, value)
         });
         *fields = renamed.collect();
+    }
+}
+
+/// Whether a schema of property names allows every name: `true`, `{}`, or texts of any form, as zod writes it for
+/// records.
+fn allows_all_names(names: &Value) -> bool {
+    match names {
+        Value::Bool(all) => *all,
+        Value::Object(fields) => {
+            fields.iter().all(|(keyword, value)| keyword == "type" && value == "string")
+        }
+        _ => false,
     }
 }
 
@@ -298,7 +321,7 @@ mod tests {
     #[test]
     fn unsupported_keywords_are_refused_with_their_place() {
         for keyword in UNSUPPORTED {
-            let schema = json!({"properties": {"a/b": {"items": [{keyword: {}}]}}});
+            let schema = json!({"properties": {"a/b": {"items": [{keyword: {"type": "null"}}]}}});
             let message = refusal(schema);
             let place = format!("#/properties/a~1b/items/0/{keyword}:");
             assert!(message.starts_with(&place) && message.contains(keyword), "{message}");
@@ -340,6 +363,8 @@ mod tests {
         }
         for fine in [
             json!({"type": "integer", "format": "int64"}),
+            json!({"type": "string", "format": "password"}),
+            json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "number"}}),
             json!({"minProperties": 2, "required": ["a"]}),
             json!({"maxLength": 2.0}),
             json!({"items": {"$id": "x"}}),
