@@ -3,9 +3,9 @@
 use crate::boot::compiling::Compiling;
 use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
-use crate::boot::tokenizing::{NotTokenized, Tokenizing};
+use crate::boot::tokenizing::{NotTokenized, TextOf, Tokenizing};
 use crate::control::{Audit, LatestDocument, LatestRows, Recorded, Traces};
-use crate::http::{AccessLog, ApiError, Keys, Meters};
+use crate::http::{AccessLog, ApiError, Caller, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::replies::Recorder;
@@ -133,6 +133,12 @@ impl App {
             draining: OnceLock::new(),
             drain_asked: watch::Sender::new(None),
         }
+    }
+
+    /// Returns whose text it is that a caller sends in a tier.
+    pub(crate) fn text_of(&self, tier: Tier, caller: &Caller) -> TextOf {
+        let shared = self.keys.tenants() > 1;
+        TextOf { tier, tenant: shared.then(|| caller.tenant.clone()) }
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -295,7 +301,7 @@ impl Serving {
     /// 500 if the tokenizer panics on a long text.
     pub(crate) async fn tokenize(
         &self,
-        tier: Tier,
+        of: TextOf,
         prompt: String,
         special: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
@@ -304,7 +310,7 @@ impl Serving {
             let tokens = text.encode(&prompt, special)?;
             Ok(Prompt { tokens, tail: String::new() })
         };
-        Ok(self.encode((tier, "prompt"), (bytes, bytes), encode).await?.tokens.into())
+        Ok(self.encode((of, "prompt"), (bytes, bytes), encode).await?.tokens.into())
     }
 
     /// Renders a conversation with the model's chat template and tokenizes it.
@@ -314,20 +320,20 @@ impl Serving {
     /// tokenized, 500 if the tokenizer panics on a long conversation.
     pub(crate) async fn tokenize_chat(
         &self,
-        tier: Tier,
+        of: TextOf,
         conversation: Conversation,
     ) -> Result<Prompt, ApiError> {
         let markup = conversation.messages.len() * MARKUP_BYTES;
         let bytes = (conversation.text_bytes() + markup, conversation.bytes() + markup);
-        self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&conversation)).await
+        self.encode((of, "messages"), bytes, move |text| text.encode_chat(&conversation)).await
     }
 
-    /// Tokenizes a text: calls `work`, which makes the text from the request's field `param` and returns its tokens. The
-    /// text has about `bytes` bytes, and hardly more than `bytes_max`. A text of at most [`INLINE_TEXT_BYTES`] is
+    /// Tokenizes a text: calls `work`, which makes the text from the request's field `param` and returns its tokens.
+    /// The text has about `bytes` bytes, and hardly more than `bytes_max`. A text of at most [`INLINE_TEXT_BYTES`] is
     /// tokenized on this thread, a longer text on another thread.
     async fn encode(
         &self,
-        (tier, param): (Tier, &'static str),
+        (of, param): (TextOf, &'static str),
         (bytes, bytes_max): (usize, usize),
         work: impl FnOnce(&Text) -> Result<Prompt, TextError> + Send + 'static,
     ) -> Result<Prompt, ApiError> {
@@ -341,7 +347,7 @@ impl Serving {
             tokio::task::yield_now().await;
             prompt
         } else {
-            self.on_another_thread(tier, work).await?
+            self.on_another_thread(of, work).await?
         };
         let prompt = prompt.map_err(|error| match error {
             TextError::TooLong => self.too_many_bytes(param, bytes),
@@ -360,25 +366,30 @@ impl Serving {
         }
     }
 
-    /// Returns the text of some tokens. Many tokens are decoded at background tier on another thread.
+    /// Returns the text of some tokens. Many tokens are decoded on another thread.
     ///
     /// # Errors
     /// 429 if too many texts wait to be tokenized or decoded, 500 if the tokenizer panics on many tokens.
-    pub(crate) async fn decode(&self, tokens: Vec<TokenId>) -> Result<String, ApiError> {
+    pub(crate) async fn decode(
+        &self,
+        of: TextOf,
+        tokens: Vec<TokenId>,
+    ) -> Result<String, ApiError> {
         if tokens.len() <= INLINE_TOKENS {
             return Ok(self.text.decode(&tokens));
         }
-        Ok(self.on_another_thread(Tier::Background, move |text| text.decode(&tokens)).await?)
+        Ok(self.on_another_thread(of, move |text| text.decode(&tokens)).await?)
     }
 
-    /// Runs `work` on a thread for tokenizing, as soon as one is free for the tier.
+    /// Runs `work` on a thread for tokenizing, as soon as one is free for the tier and the tenant.
     async fn on_another_thread<T: Send + 'static>(
         &self,
-        tier: Tier,
+        of: TextOf,
         work: impl FnOnce(&Text) -> T + Send + 'static,
     ) -> Result<T, NotTokenized> {
         let text = self.text.clone();
-        let done = self.tokenizing.run(tier, move || work(&text)).await;
+        let tier = of.tier;
+        let done = self.tokenizing.run(of, move || work(&text)).await;
         done.inspect_err(|why| {
             if *why == NotTokenized::Full {
                 self.engine.count_refused(tier);

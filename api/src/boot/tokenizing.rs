@@ -3,12 +3,15 @@
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
 use actix_web::web;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_device::Tier;
 use tokio::sync::Semaphore;
 
 /// Maximum number of long texts that the server tokenizes at once. Each HTTP worker has as many threads for tokenizing.
 pub(crate) const THREADS: usize = 3;
+/// Part of the places of the tokenizing queue that one tenant may take if there are several tenants.
+const TENANT_PLACES_PERCENT: usize = 75;
 /// Retry time in the answer to a client that finds the tokenizing queue full, ms.
 const RETRY_MS: u64 = 1_000;
 
@@ -22,9 +25,26 @@ pub(crate) struct Tokenizing {
     /// Limits for texts of background requests: all tokenizing threads but two, and half of the places for tiers below
     /// premium (rounded up).
     background: Line,
+    /// Limits for the texts of one tenant.
+    of_tenants: Mutex<OfTenants>,
+}
+
+/// Limits for the texts of one tenant, by the tenant's name and the tier of the texts.
+type OfTenants = HashMap<(Arc<str>, Tier), Arc<Line>>;
+
+/// Whose text is tokenized.
+#[derive(Debug, Clone)]
+pub(crate) struct TextOf {
+    pub(crate) tier: Tier,
+    /// Tenant of the request; `None` if the server has one tenant only.
+    pub(crate) tenant: Option<Arc<str>>,
 }
 
 struct Line {
+    /// Number of texts that may be tokenized at once.
+    threads: usize,
+    /// Number of places.
+    most: usize,
     /// Semaphore that limits the texts being tokenized. A text holds its permit until it is tokenized, even if its
     /// client leaves meanwhile.
     turns: Arc<Semaphore>,
@@ -47,15 +67,28 @@ impl Tokenizing {
     /// take at most half of these places (rounded up). `most / 8` further places (rounded up) are for premium requests
     /// only, which may take any other free place too.
     pub(crate) fn new(most: usize) -> Tokenizing {
-        let line = |turns, places| Line {
-            turns: Arc::new(Semaphore::new(turns)),
-            places: Semaphore::new(places),
-        };
         Tokenizing {
-            all: line(THREADS, most + most.div_ceil(8)),
-            below_premium: line(THREADS - 1, most),
-            background: line(THREADS - 2, most.div_ceil(2)),
+            all: Line::new(THREADS, most + most.div_ceil(8)),
+            below_premium: Line::new(THREADS - 1, most),
+            background: Line::new(THREADS - 2, most.div_ceil(2)),
+            of_tenants: Mutex::default(),
         }
+    }
+
+    /// Returns the limits for the texts of a tenant that need room in `line`: a part of the places, and as many turns
+    /// as the line has. So at most that many texts of the tenant wait in the line, before a text of another tenant.
+    fn of_tenant(&self, tenant: Arc<str>, tier: Tier, line: &Line) -> Arc<Line> {
+        // Ignore that the mutex is poisoned: the map that it guards stays valid after a panic.
+        let mut lines = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = lines.get(&(tenant.clone(), tier)) {
+            return own.clone();
+        }
+        // Forget tenants without texts, so that the map holds no more tenants than have sent texts lately.
+        lines.retain(|_, own| Arc::strong_count(own) > 1 || !own.unused());
+        let places = (line.most * TENANT_PLACES_PERCENT / 100).max(1);
+        let own = Arc::new(Line::new(line.threads, places));
+        lines.insert((tenant, tier), own.clone());
+        own
     }
 
     /// Returns the limits that a text of a tier needs room in, the narrowest first.
@@ -68,13 +101,15 @@ impl Tokenizing {
     }
 
     /// Runs `work`, which tokenizes a text, on another thread as soon as one is free. Fails at once if the tokenizing
-    /// queue is full.
+    /// queue is full, or if the tenant has its part of the places.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        tier: Tier,
+        TextOf { tier, tenant }: TextOf,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotTokenized> {
-        let lines = self.lines(tier);
+        let mut lines = self.lines(tier);
+        let own = tenant.map(|tenant| self.of_tenant(tenant, tier, lines[0]));
+        lines.splice(..0, own.as_deref());
         let places: Result<Vec<_>, _> =
             lines.iter().map(|line| line.places.try_acquire()).collect();
         let _places = places.map_err(|_| NotTokenized::Full)?;
@@ -89,6 +124,19 @@ impl Tokenizing {
         })
         .await
         .map_err(|_| NotTokenized::Panicked)
+    }
+}
+
+impl Line {
+    fn new(threads: usize, most: usize) -> Line {
+        let turns = Arc::new(Semaphore::new(threads));
+        Line { threads, most, turns, places: Semaphore::new(most) }
+    }
+
+    /// Whether no text has a place or a turn.
+    fn unused(&self) -> bool {
+        self.places.available_permits() == self.most
+            && self.turns.available_permits() == self.threads
     }
 }
 
@@ -121,6 +169,11 @@ mod tests {
     /// Tokenizing threads that texts of standard requests may use.
     const STANDARD_THREADS: usize = THREADS - 1;
 
+    /// Returns whose text is tokenized on a server with one tenant.
+    fn of(tier: Tier) -> TextOf {
+        TextOf { tier, tenant: None }
+    }
+
     #[test]
     fn the_line_is_bounded_and_may_be_left() {
         actix_rt::System::new().block_on(async {
@@ -130,14 +183,14 @@ mod tests {
             let blocked = || {
                 let gate = gate.clone();
                 // Simulate the tokenizing of a text by work that blocks until `go` is dropped.
-                line.run(Tier::Standard, move || _ = gate.lock().unwrap().recv())
+                line.run(of(Tier::Standard), move || _ = gate.lock().unwrap().recv())
             };
             let mut running = join_all((0..STANDARD_THREADS).map(|_| blocked()));
             assert!(poll_immediate(&mut running).await.is_none());
             let begun = Arc::new(AtomicU32::new(0));
             let counted = || {
                 let begun = begun.clone();
-                line.run(Tier::Standard, move || begun.fetch_add(1, Ordering::Relaxed))
+                line.run(of(Tier::Standard), move || begun.fetch_add(1, Ordering::Relaxed))
             };
             let mut waiting = Box::pin(counted());
             assert!(poll_immediate(&mut waiting).await.is_none());
@@ -156,10 +209,10 @@ mod tests {
         actix_rt::System::new().block_on(async {
             let line = Tokenizing::new(1);
             for _ in 0..=THREADS {
-                let failed = line.run(Tier::Standard, || panic!("a broken tokenizer")).await;
+                let failed = line.run(of(Tier::Standard), || panic!("a broken tokenizer")).await;
                 assert_eq!(failed, Err::<(), _>(NotTokenized::Panicked));
             }
-            assert_eq!(line.run(Tier::Standard, || 7).await, Ok(7));
+            assert_eq!(line.run(of(Tier::Standard), || 7).await, Ok(7));
         });
     }
 
@@ -171,7 +224,7 @@ mod tests {
             let gate = Arc::new(Mutex::new(gate));
             let blocked = |tier| {
                 let gate = gate.clone();
-                line.run(tier, move || _ = gate.lock().unwrap().recv())
+                line.run(of(tier), move || _ = gate.lock().unwrap().recv())
             };
             let full = |tier| poll_immediate(blocked(tier));
             let mut background = join_all([0, 1].map(|_| blocked(Tier::Background)));
@@ -180,7 +233,7 @@ mod tests {
             // Check that the text of a higher tier is tokenized while texts of lower tiers are stuck: these must leave
             // one tokenizing thread free.
             let clock = Clock::wall();
-            let soon = |tier| clock.timeout_us(30_000_000, line.run(tier, || 7));
+            let soon = |tier| clock.timeout_us(30_000_000, line.run(of(tier), || 7));
             assert_eq!(soon(Tier::Standard).await, Some(Ok(7)), "while background is stuck");
             let mut standard = join_all([0, 1].map(|_| blocked(Tier::Standard)));
             assert!(poll_immediate(&mut standard).await.is_none());
@@ -189,6 +242,46 @@ mod tests {
             drop(go);
             let done = background.await.into_iter().chain(standard.await);
             assert!(done.into_iter().all(|done| done.is_ok()));
+        });
+    }
+
+    #[test]
+    fn a_tenant_with_many_texts_leaves_places_and_the_next_turn_to_another() {
+        actix_rt::System::new().block_on(async {
+            let line = Tokenizing::new(8);
+            let of = |tenant: &str| TextOf { tier: Tier::Standard, tenant: Some(tenant.into()) };
+            let (go, gate) = mpsc::channel::<()>();
+            let gate = Arc::new(Mutex::new(gate));
+            let blocked = || {
+                let gate = gate.clone();
+                line.run(of("many"), move || gate.lock().unwrap().recv().is_ok())
+            };
+            let mut running = join_all((0..6).map(|_| blocked()));
+            assert!(poll_immediate(&mut running).await.is_none());
+            let full = poll_immediate(blocked()).await;
+            assert_eq!(full, Some(Err(NotTokenized::Full)), "6 of 8 places");
+            let mut other = Box::pin(line.run(of("other"), || 7));
+            assert!(poll_immediate(&mut other).await.is_none(), "both threads are busy");
+            // Let the two texts go on that are being tokenized.
+            go.send(()).unwrap();
+            go.send(()).unwrap();
+            assert_eq!(Clock::wall().timeout_us(30_000_000, other).await, Some(Ok(7)));
+            drop(go);
+            let done = running.await;
+            assert_eq!(done.iter().filter(|done| **done == Ok(true)).count(), 2);
+        });
+    }
+
+    #[test]
+    fn tenants_without_texts_are_forgotten() {
+        actix_rt::System::new().block_on(async {
+            let line = Tokenizing::new(8);
+            for tenant in 0..20 {
+                let tenant: Arc<str> = tenant.to_string().into();
+                let of = TextOf { tier: Tier::Standard, tenant: Some(tenant) };
+                assert_eq!(line.run(of, || 7).await, Ok(7));
+            }
+            assert_eq!(line.of_tenants.lock().unwrap().len(), 1);
         });
     }
 }

@@ -43,7 +43,8 @@ pub(crate) async fn chat(
         let texts: Vec<_> = chat.conversation.texts().collect();
         recorder.listen(Question::of(&texts))
     });
-    let prompt = serving.tokenize_chat(chat.common.tier, chat.conversation).await?;
+    let prompt =
+        serving.tokenize_chat(app.text_of(chat.common.tier, &caller), chat.conversation).await?;
     let forms = &serving.facts.forms;
     let parsing = Parsing::new(forms, chat.offer, &prompt.tail);
     if let Some(parsing) = &parsing {

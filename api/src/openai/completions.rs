@@ -50,7 +50,8 @@ pub(crate) async fn completions(
     for prompt in text.prompts {
         prompts.push(match prompt {
             Prompt::Text(prompt) => {
-                serving.tokenize(text.common.tier, prompt, text.add_special_tokens).await?
+                let of = app.text_of(text.common.tier, &caller);
+                serving.tokenize(of, prompt, text.add_special_tokens).await?
             }
             Prompt::Tokens(tokens) => tokens.into(),
         });
