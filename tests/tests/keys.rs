@@ -283,6 +283,11 @@ fn one_of_several_tenants_cannot_take_all_places() {
     assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
     assert!(refused.error()["message"].as_str().unwrap().contains("12 that one tenant"));
     assert_eq!(ask(&server, "/v1/completions", "modest", &json!({})).status, 200);
+    for (key, status) in [("greedy", 429), ("modest", 200)] {
+        assert_eq!(ask(&server, "/tokenize", key, &json!({})).status, status, "{key}");
+        let tokens = json!({"tokens": [1]});
+        assert_eq!(ask(&server, "/detokenize", key, &tokens).status, status, "{key}");
+    }
     drop(streams);
     server.finish();
 }

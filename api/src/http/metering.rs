@@ -45,12 +45,18 @@ struct Usage {
     tenants: HashMap<Arc<str>, u32>,
 }
 
+/// Places of a request, which count towards the places of its tenant until this value is dropped.
+pub(crate) struct Places {
+    meters: Arc<Meters>,
+    tenant: Arc<str>,
+    choices: u32,
+}
+
 /// A request that counts towards the limits of its key and of its tenant. When this value is dropped, the request has
 /// ended: its choices no longer count as live, and the tokens that it was charged and did not use are refunded.
 pub(crate) struct Metered {
-    meters: Arc<Meters>,
+    places: Places,
     caller: Caller,
-    choices: u32,
     /// Charge of the key, and the number of prompt tokens; `None` until the tokens are known.
     charged: Option<(Charge, u64)>,
     /// Record of the request, which counts its output tokens; `None` until the engine has accepted the request.
@@ -64,8 +70,9 @@ impl Meters {
         Meters { clock, tenant_places, usage: Mutex::default() }
     }
 
-    /// Counts a request with `choices` choices as live before its prompts are tokenized, so that requests that wait for
-    /// the tokenizer count too. `shared` says whether there are several tenants.
+    /// Counts a request with `choices` choices as live, and charges it to the rate of requests of its key, before its
+    /// prompts are tokenized. So requests that wait for the tokenizer count too. `shared` says whether there are
+    /// several tenants.
     ///
     /// # Errors
     /// 429 if the request exceeds the key's rate of requests or its live choices, or its tenant would have too many of
@@ -75,29 +82,31 @@ impl Meters {
         caller: &Caller,
         (choices, shared): (u32, bool),
     ) -> Result<Metered, ApiError> {
-        let mut usage = self.usage();
-        self.check_places(&usage, caller, (choices, shared))?;
-        let of_key = usage.keys.entry(caller.key.clone()).or_default();
-        of_key.enter(&caller.limits, choices, self.clock.now())?;
-        *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
-        drop(usage);
-        let (meters, caller) = (self.clone(), caller.clone());
-        Ok(Metered { meters, caller, choices, charged: None, record: None })
-    }
-
-    /// Checks the number of choices of a request against the limits of its key and of its tenant.
-    fn check_places(
-        &self,
-        usage: &Usage,
-        caller: &Caller,
-        (choices, shared): (u32, bool),
-    ) -> Result<(), ApiError> {
         if let Some(limit) = caller.limits.live.filter(|limit| choices > *limit) {
             let message = format!(
                 "{choices} choices are more than this API key may have at a time, which is {limit}"
             );
             return Err(ApiError::param("n", message));
         }
+        let places = self.take_places(&caller.tenant, (choices, shared))?;
+        let mut usage = self.usage();
+        let of_key = usage.keys.entry(caller.key.clone()).or_default();
+        let entered = of_key.enter(&caller.limits, choices, self.clock.now());
+        // Unlock the mutex before `places` may be dropped, which locks the mutex.
+        drop(usage);
+        entered?;
+        Ok(Metered { places, caller: caller.clone(), charged: None, record: None })
+    }
+
+    /// Takes `choices` places of a tenant. `shared` says whether there are several tenants.
+    ///
+    /// # Errors
+    /// 429 if the tenant would have too many of the places, and 400 if `choices` alone are more than a tenant may have.
+    pub(crate) fn take_places(
+        self: &Arc<Meters>,
+        tenant: &Arc<str>,
+        (choices, shared): (u32, bool),
+    ) -> Result<Places, ApiError> {
         if shared && choices > self.tenant_places {
             let message = format!(
                 "{choices} choices are more than the {} that one tenant may have while others share this server",
@@ -105,11 +114,13 @@ impl Meters {
             );
             return Err(ApiError::param("n", message));
         }
-        let live = usage.tenants.get(&caller.tenant).copied().unwrap_or(0);
-        match shared && live + choices > self.tenant_places {
-            true => Err(self.too_many(live)),
-            false => Ok(()),
+        let mut usage = self.usage();
+        let live = usage.tenants.get(tenant).copied().unwrap_or(0);
+        if shared && live + choices > self.tenant_places {
+            return Err(self.too_many(live));
         }
+        usage.tenants.insert(tenant.clone(), live + choices);
+        Ok(Places { meters: self.clone(), tenant: tenant.clone(), choices })
     }
 
     /// Makes the error for a request whose tenant has as many places as one tenant may have.
@@ -155,19 +166,19 @@ impl Meters {
 }
 
 impl Metered {
-    /// Charges the request to the rates of its key. Its prompts have `prompt_tokens` tokens, and its output at most
-    /// `output_tokens`.
+    /// Charges the request to the rate of tokens of its key. Its prompts have `prompt_tokens` tokens, and its output at
+    /// most `output_tokens`.
     ///
     /// # Errors
-    /// 429 if the request exceeds a rate of the key.
+    /// 429 if the request exceeds the key's rate of tokens.
     pub(crate) fn charge(
         &mut self,
         prompt_tokens: u64,
         output_tokens: u64,
     ) -> Result<(), ApiError> {
         let tokens = prompt_tokens.saturating_add(output_tokens);
-        let now = self.meters.clock.now();
-        let mut usage = self.meters.usage();
+        let now = self.places.meters.clock.now();
+        let mut usage = self.places.meters.usage();
         let of_key = usage.keys.entry(self.caller.key.clone()).or_default();
         let charge = of_key.charge(&self.caller.limits, tokens, now)?;
         drop(usage);
@@ -183,22 +194,26 @@ impl Metered {
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        let Caller { key, tenant, limits, .. } = &self.caller;
-        let now = self.meters.clock.now();
-        let mut usage = self.meters.usage();
-        if let Some(of_key) = usage.keys.get_mut(key) {
-            if let Some((charge, prompt_tokens)) = self.charged {
-                let output =
-                    |record: &Rc<Record>| prompt_tokens + u64::from(record.output_tokens());
-                let used = self.record.as_ref().map_or(0, output);
-                of_key.settle(limits, charge, used, now);
-            }
-            of_key.leave(self.choices);
+        let Caller { key, limits, .. } = &self.caller;
+        let now = self.places.meters.clock.now();
+        let mut usage = self.places.meters.usage();
+        let Some(of_key) = usage.keys.get_mut(key) else { return };
+        if let Some((charge, prompt_tokens)) = self.charged {
+            let output = |record: &Rc<Record>| prompt_tokens + u64::from(record.output_tokens());
+            let used = self.record.as_ref().map_or(0, output);
+            of_key.settle(limits, charge, used, now);
         }
-        if let Some(live) = usage.tenants.get_mut(tenant) {
+        of_key.leave(self.places.choices);
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        let mut usage = self.meters.usage();
+        if let Some(live) = usage.tenants.get_mut(&self.tenant) {
             *live = live.saturating_sub(self.choices);
             if *live == 0 {
-                usage.tenants.remove(tenant);
+                usage.tenants.remove(&self.tenant);
             }
         }
     }
@@ -252,6 +267,17 @@ mod tests {
             assert_eq!(meters.of_key(&caller).1, 0);
             assert!(enter(12).is_ok());
         }
+    }
+
+    #[test]
+    fn a_request_that_its_key_refuses_gives_its_places_back() {
+        let meters = Arc::new(Meters::new(Clock::wall(), 32));
+        let caller = caller(Some(12));
+        let Ok(entered) = meters.enter(&caller, (12, true)) else { panic!("all places are free") };
+        assert!(meters.enter(&caller, (1, true)).is_err());
+        assert_eq!(meters.usage().tenants.get(&caller.tenant), Some(&12));
+        drop(entered);
+        assert!(meters.usage().tenants.is_empty());
     }
 
     #[test]

@@ -31,23 +31,26 @@ pub(crate) struct Text {
 }
 
 /// Handler of `POST /tokenize`: returns the tokens of the field `prompt` or `messages`. No generation waits for them,
-/// so the text is tokenized at background tier.
+/// so the text is tokenized at background tier. Until then the request takes a place of its tenant, but counts towards
+/// no limit of its key.
 pub(crate) async fn tokenize(
     app: Data<App>,
-    JsonRequest { body, .. }: JsonRequest,
+    JsonRequest { caller, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
+    let _place = app.meters.take_places(&caller.tenant, (1, app.keys.tenants() > 1))?;
+    let of = app.text_of(Tier::Background, &caller);
     let wants_texts = fields.boolean("return_token_strs")?;
     let tokens = match fields.string("prompt")? {
         Some(prompt) => {
             let special = fields.boolean_or("add_special_tokens", true)?;
-            serving.tokenize(Tier::Background, prompt.to_owned(), special).await?
+            serving.tokenize(of, prompt.to_owned(), special).await?
         }
         None => {
             let conversation = tools::conversation(&fields, &Offer::read(&fields)?)?;
-            serving.tokenize_chat(Tier::Background, conversation).await?.tokens.into()
+            serving.tokenize_chat(of, conversation).await?.tokens.into()
         }
     };
     let text = |id: &u32| String::from_utf8_lossy(&serving.text.token_bytes(*id)).into_owned();
@@ -60,17 +63,20 @@ pub(crate) async fn tokenize(
     }))
 }
 
-/// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`.
+/// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`. Limited like
+/// [`tokenize`].
 pub(crate) async fn detokenize(
     app: Data<App>,
-    JsonRequest { body, .. }: JsonRequest,
+    JsonRequest { caller, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
+    let _place = app.meters.take_places(&caller.tenant, (1, app.keys.tenants() > 1))?;
+    let of = app.text_of(Tier::Background, &caller);
     let ids = fields
         .array("tokens")?
         .ok_or_else(|| ApiError::param("tokens", "'tokens' is required").code("missing"))?;
     let tokens = token_ids(ids, "tokens", serving.vocab_size())?;
-    Ok(HttpResponse::Ok().json(Text { prompt: serving.decode(tokens).await? }))
+    Ok(HttpResponse::Ok().json(Text { prompt: serving.decode(of, tokens).await? }))
 }

@@ -76,13 +76,13 @@ pub struct Remaining {
 }
 
 impl KeyUsage {
-    /// Counts the choices of a request as live, if the key's limits of live choices and of requests allow it. Charges
-    /// nothing: [`KeyUsage::charge`] does so after tokenizing, when the number of tokens is known. A request that must
-    /// wait for longer because of the rate of tokens than because of the rate of requests enters too: the retry time
-    /// then depends on the number of tokens.
+    /// Counts the choices of a request as live and charges the request to the rate of requests, if both limits allow
+    /// it. [`KeyUsage::charge`] charges the request's tokens after tokenizing. A request that the rate of tokens then
+    /// refuses stays charged to the rate of requests, because it has been tokenized.
     ///
     /// # Errors
-    /// [`OverLimit::Live`] or [`OverLimit::Requests`]; the choices are then not counted.
+    /// [`OverLimit::Live`] or, if the rate of requests refuses the request, the rate that makes a request of one token
+    /// wait longer: [`OverLimit::Requests`] or [`OverLimit::Tokens`]. The request is then neither counted nor charged.
     pub fn enter(
         &mut self,
         limits: &KeyLimits,
@@ -94,54 +94,38 @@ impl KeyUsage {
         {
             return Err(OverLimit::Live { limit, live: self.live });
         }
-        let [requests_us, tokens_us] = self.waits_us(limits, 1, now);
-        if let Some(rate) = limits.requests.filter(|_| requests_us > 0 && requests_us >= tokens_us)
-        {
-            let retry_after_ms = requests_us.div_ceil(1_000);
-            return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
+        if let Some(rate) = limits.requests {
+            self.requests.charge_if_conforming(rate, 1, now).map_err(|requests_us| {
+                let tokens_us = limits.tokens.map_or(0, |rate| self.tokens.wait_us(rate, 1, now));
+                let retry_after_ms = requests_us.max(tokens_us).div_ceil(1_000);
+                match limits.tokens.filter(|_| tokens_us > requests_us) {
+                    Some(rate) => OverLimit::Tokens { per_min: rate.per_min, retry_after_ms },
+                    None => OverLimit::Requests { per_min: rate.per_min, retry_after_ms },
+                }
+            })?;
         }
         self.live += choices;
         Ok(())
     }
 
-    /// Charges a request that has entered, and that uses at most `tokens` tokens (prompt and output), if the rates
-    /// allow it. A request is charged at most as many tokens as may come at once; if it uses more, the rest is charged
-    /// at its end. So a rate never refuses a request for good.
+    /// Charges a request that has entered, and that uses at most `tokens` tokens (prompt and output), to the rate of
+    /// tokens. A request is charged at most as many tokens as may come at once; if it uses more, the rest is charged at
+    /// its end. So a rate never refuses a request for good.
     ///
     /// # Errors
-    /// [`OverLimit::Requests`] or [`OverLimit::Tokens`]; the request is then not charged. If the request exceeds both
-    /// rates, the error names the rate that makes the request wait longer.
+    /// [`OverLimit::Tokens`] if the rate does not allow the tokens; they are then not charged.
     pub fn charge(
         &mut self,
         limits: &KeyLimits,
         tokens: u64,
         now: Timestamp,
     ) -> Result<Charge, OverLimit> {
-        let tokens = limits.tokens.map_or(tokens, |rate| tokens.min(rate.burst()));
-        let [requests_us, tokens_us] = self.waits_us(limits, tokens, now);
-        let retry_after_ms = requests_us.max(tokens_us).div_ceil(1_000);
-        if let Some(rate) = limits.requests.filter(|_| requests_us > 0 && requests_us >= tokens_us)
-        {
-            return Err(OverLimit::Requests { per_min: rate.per_min, retry_after_ms });
-        }
-        if let Some(rate) = limits.tokens {
-            if tokens_us > 0 {
-                return Err(OverLimit::Tokens { per_min: rate.per_min, retry_after_ms });
-            }
-            self.tokens.charge(rate, tokens, now);
-        }
-        if let Some(rate) = limits.requests {
-            self.requests.charge(rate, 1, now);
-        }
+        let Some(rate) = limits.tokens else { return Ok(Charge { tokens }) };
+        let tokens = tokens.min(rate.burst());
+        self.tokens.charge_if_conforming(rate, tokens, now).map_err(|wait_us| {
+            OverLimit::Tokens { per_min: rate.per_min, retry_after_ms: wait_us.div_ceil(1_000) }
+        })?;
         Ok(Charge { tokens })
-    }
-
-    /// Returns the times after which the rate of requests allows one more request, and the rate of tokens `tokens` more
-    /// tokens, us; 0 for a rate that allows it now.
-    fn waits_us(&self, limits: &KeyLimits, tokens: u64, now: Timestamp) -> [u64; 2] {
-        let requests_us = limits.requests.map_or(0, |rate| self.requests.wait_us(rate, 1, now));
-        let tokens_us = limits.tokens.map_or(0, |rate| self.tokens.wait_us(rate, tokens, now));
-        [requests_us, tokens_us]
     }
 
     /// Settles a request that was charged `charge` and used `used` tokens: refunds the tokens that it did not use, or
@@ -232,7 +216,8 @@ mod tests {
         // The next request may come after 10 s.
         let over = OverLimit::Requests { per_min: 6, retry_after_ms: 10_000 };
         assert_eq!(usage.enter(&limits, 1, now), Err(over));
-        assert_eq!(usage.charge(&limits, 1, now), Err(over));
+        let tokens = OverLimit::Tokens { per_min: 600, retry_after_ms: 1_000 };
+        assert_eq!(usage.charge(&limits, 100, now), Err(tokens));
         assert_eq!(usage, before);
     }
 
@@ -242,24 +227,27 @@ mod tests {
         let mut usage = KeyUsage::default();
         let now = Timestamp(0);
         for _ in 0..10 {
+            usage.enter(&limits, 1, now).unwrap();
             let _charge = usage.charge(&limits, 100, now).unwrap();
         }
-        let refused = |tokens| usage.clone().charge(&limits, tokens, now);
-        assert!(matches!(
-            refused(1_000),
-            Err(OverLimit::Tokens { per_min: 6_000, retry_after_ms: 10_000 })
-        ));
-        assert!(matches!(
-            refused(1),
-            Err(OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 })
-        ));
         let over = OverLimit::Requests { per_min: 60, retry_after_ms: 1_000 };
         assert_eq!(usage.clone().enter(&limits, 1, now), Err(over));
         // The last request used 499 tokens more than it was charged. So a request of one token has to wait for 5 s.
         usage.settle(&limits, Charge { tokens: 100 }, 599, now);
-        assert_eq!(usage.clone().enter(&limits, 1, now), Ok(()));
         let over = OverLimit::Tokens { per_min: 6_000, retry_after_ms: 5_000 };
-        assert_eq!(usage.charge(&limits, 1, now), Err(over));
+        assert_eq!(usage.enter(&limits, 1, now), Err(over));
+    }
+
+    #[test]
+    fn a_request_that_the_rate_of_tokens_refuses_counts_as_a_request() {
+        let limits = limits(12, 6_000, 0);
+        let mut usage = KeyUsage::default();
+        usage.enter(&limits, 1, Timestamp(0)).unwrap();
+        let _charge = usage.charge(&limits, 1_000, Timestamp(0)).unwrap();
+        usage.enter(&limits, 1, Timestamp(0)).unwrap();
+        assert!(usage.charge(&limits, 1_000, Timestamp(0)).is_err());
+        let over = OverLimit::Requests { per_min: 12, retry_after_ms: 5_000 };
+        assert_eq!(usage.enter(&limits, 1, Timestamp(0)), Err(over));
     }
 
     #[test]
@@ -284,8 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// Property: in a flood, a key gets its rate of requests and of tokens within 1 % (or one request, for few), beyond
-        /// one burst.
+        /// Property: in a flood, a key gets its rate of requests and of tokens within 1 % (or one request, for few),
+        /// beyond one burst.
         #[test]
         fn a_flood_gets_the_rate_and_one_burst(
             requests in 10_u64..2_000,
@@ -295,19 +283,22 @@ mod tests {
         ) {
             let limits = limits(requests, tokens, 0);
             let mut usage = KeyUsage::default();
-            let (mut accepted, mut used) = (0_u64, 0_u64);
+            let (mut entered, mut used) = (0_u64, 0_u64);
             let mut now = Timestamp(0);
             while now.0 < 60 * S {
                 now = now + every_us;
+                if usage.enter(&limits, 1, now).is_err() {
+                    continue;
+                }
+                entered += 1;
                 if let Ok(charge) = usage.charge(&limits, cost, now) {
                     usage.settle(&limits, charge, cost, now);
-                    accepted += 1;
                     used += cost;
                 }
             }
             let burst = |per_min: u64| (per_min / 6).max(1);
             let most = |per_min: u64, one: u64| per_min + burst(per_min) + per_min / 100 + one;
-            prop_assert!(accepted <= most(requests, 1), "{accepted} of {requests}");
+            prop_assert!(entered <= most(requests, 1), "{entered} of {requests}");
             prop_assert!(used <= most(tokens, cost), "{used} of {tokens}");
             // One of the two rates is the limit, or the clients do not send faster.
             let offered = 60 * S / every_us;
@@ -315,8 +306,8 @@ mod tests {
                 got + one >= per_min + burst(per_min) - per_min / 100 - per_min * every_us / (60 * S)
             };
             prop_assert!(
-                full(accepted, requests, 2) || full(used, tokens, 2 * cost) || accepted + 1 >= offered,
-                "{accepted} requests and {used} tokens"
+                full(entered, requests, 2) || full(used, tokens, 2 * cost) || entered + 1 >= offered,
+                "{entered} requests and {used} tokens"
             );
         }
     }

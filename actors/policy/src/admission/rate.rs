@@ -54,6 +54,25 @@ impl Gcra {
         self.due_us = self.due_us.max(now.0 as f64) + units as f64 * rate.interval_us();
     }
 
+    /// Charges `units`, at most one burst, if they conform to the rate now.
+    ///
+    /// # Errors
+    /// The time after which the units would conform, us; they are then not charged.
+    pub(crate) fn charge_if_conforming(
+        &mut self,
+        rate: Rate,
+        units: u64,
+        now: Timestamp,
+    ) -> Result<(), u64> {
+        match self.wait_us(rate, units, now) {
+            0 => {
+                self.charge(rate, units, now);
+                Ok(())
+            }
+            wait_us => Err(wait_us),
+        }
+    }
+
     /// Takes back the charge of units that did not come after all.
     pub(crate) fn refund(&mut self, rate: Rate, units: u64) {
         self.due_us -= units as f64 * rate.interval_us();
