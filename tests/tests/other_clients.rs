@@ -109,6 +109,20 @@ fn all_origins_may_read_only_the_public_listener_and_only_if_stated() {
     nobody.finish();
 }
 
+#[test]
+fn without_keys_pages_of_other_origins_can_send_no_work() {
+    let server = TestServer::mock(|settings| settings.http.cors_origins = vec![PAGE.into()]);
+    let body = json!({"prompt": "Hi", "max_tokens": 2, "ignore_eos": true}).to_string();
+    // A browser sends this request without a preflight, because it has no header that needs one.
+    let from = |origin: &str| {
+        server.connect().request("POST", "/v1/completions", &[("origin", origin)], body.as_bytes())
+    };
+    let refused = from("https://example.org");
+    assert_eq!((refused.status, &refused.error()["code"]), (403, &json!("origin_not_allowed")));
+    assert_eq!(from(PAGE).status, 200);
+    server.finish();
+}
+
 /// Sends an HTTP/1.0 request that asks to keep the connection, as old proxies do.
 fn old(server: &TestServer, body: &Value) -> Connection {
     let (body, mut connection) = (body.to_string(), server.connect());

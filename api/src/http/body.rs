@@ -12,7 +12,7 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
 
 /// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A
-/// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 408, 413 or 415.
+/// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 403, 408, 413 or 415.
 pub(crate) struct JsonRequest {
     pub(crate) caller: Caller,
     pub(crate) body: Value,
@@ -66,7 +66,7 @@ fn check_headers(request: &HttpRequest) -> Result<(), ApiError> {
         let essence = parts.next().unwrap_or_default();
         let utf8 = parts
             .filter_map(|part| part.strip_prefix("charset="))
-            .all(|charset| charset.trim_matches('"') == "utf-8");
+            .all(|charset| matches!(charset.trim_matches('"'), "utf-8" | "utf8" | "us-ascii"));
         if essence != "application/json" || !utf8 {
             return refuse(format!(
                 "cannot read a body of type {content_type:?}; send JSON in UTF-8 with the header \

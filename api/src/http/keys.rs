@@ -2,7 +2,7 @@
 
 use crate::http::ApiError;
 use crate::http::caller::{Caller, Rights, limits_of};
-use crate::http::origin::refuse_other_sites;
+use crate::http::origin::{refuse_other_pages, refuse_other_sites};
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use sha2::{Digest, Sha256};
@@ -36,6 +36,10 @@ pub(crate) struct Keys {
     tenants: AtomicUsize,
     /// Whether the server speaks TLS, so that its own pages have an origin with `https`.
     tls: bool,
+    /// Origins whose pages may use the public listener (`http.cors_origins`).
+    cors_origins: Vec<String>,
+    /// Whether a server without keys may serve other machines (`http.allow_anonymous`).
+    allow_anonymous: bool,
 }
 
 /// A key that the server accepts.
@@ -82,7 +86,16 @@ impl Keys {
         let accepted = RwLock::new(Arc::<[Accepted]>::from([]));
         let tenants = AtomicUsize::new(0);
         let tls = settings.has_tls();
-        let keys = Keys { salt_key, file, of_settings, accepted, tenants, tls };
+        let keys = Keys {
+            salt_key,
+            file,
+            of_settings,
+            accepted,
+            tenants,
+            tls,
+            cors_origins: settings.cors_origins.clone(),
+            allow_anonymous: settings.allow_anonymous,
+        };
         keys.reload()?;
         Ok(keys)
     }
@@ -162,12 +175,15 @@ impl Keys {
         }
     }
 
-    /// Returns the caller of an HTTP request, by its bearer token.
+    /// Returns the caller of an HTTP request, by its bearer token. A server without keys serves every program, but no
+    /// web page of an origin that `http.cors_origins` does not list.
     ///
     /// # Errors
-    /// 401 if this server requires an API key and the request has none that is in force.
+    /// 401 if this server requires an API key and the request has none that is in force; 403 if the server requires no
+    /// key and a page of another origin sent the request.
     pub(crate) fn caller(&self, request: &HttpRequest) -> Result<Caller, ApiError> {
         if !self.required() {
+            refuse_other_pages(request, (&self.cors_origins, self.allow_anonymous))?;
             return Ok(Caller {
                 salt: salt(&self.salt_key, LOCAL),
                 weight: Weight::default(),
@@ -180,8 +196,8 @@ impl Keys {
         self.key(request).map(|key| key.caller)
     }
 
-    /// Returns the client of a request to the control API. On a server without keys, every program of this machine is an
-    /// operator, and so is the server's own page in a browser of this machine, but no page of another site.
+    /// Returns the client of a request to the control API. On a server without keys, every program of this machine is
+    /// an operator, and so is the server's own page in a browser of this machine, but no page of another site.
     ///
     /// # Errors
     /// 401 without a key that is in force, and 403 if the key lacks the role `needed`.
@@ -237,8 +253,8 @@ impl Keys {
     }
 }
 
-/// Returns the key with this hash. Compares all hashes in constant time, so that the time of the answer does not tell how
-/// much of a hash is right, nor which key it is.
+/// Returns the key with this hash. Compares all hashes in constant time, so that the time of the answer does not tell
+/// how much of a hash is right, nor which key it is.
 fn find<'a>(accepted: &'a [Accepted], sha256: &[u8; 32]) -> Option<&'a Accepted> {
     let mut found = 0;
     for (number, key) in (1_u32..).zip(accepted) {

@@ -52,7 +52,7 @@ const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 /// Returns advice what to use instead of `path`, if OpenAI's API, or an extension of it by other servers, has the path
 /// and this server does not.
 pub(super) fn instead(path: &str) -> Option<&'static str> {
-    if path.starts_with(STORED_ANSWERS) {
+    if path.strip_prefix(STORED_ANSWERS).is_some_and(|rest| !rest.is_empty()) {
         return Some(NOTHING_STORED);
     }
     let rest = path.strip_prefix("/v1/")?;
@@ -81,14 +81,18 @@ mod tests {
             assert!(instead(path).is_some(), "{path}");
         }
         assert_eq!(instead("/v1/chat/completions/chatcmpl-1"), Some(NOTHING_STORED));
-        for path in ["/v1/nonsense", "/embeddings", "/v1", "/", "/v1/embeddingsx"] {
+        let slash = "/v1/chat/completions/";
+        for path in ["/v1/nonsense", "/embeddings", "/v1", "/", "/v1/embeddingsx", slash] {
             assert_eq!(instead(path), None, "{path}");
         }
     }
 
     #[test]
     fn a_base_url_that_is_wrong_is_recognised() {
-        for path in ["/chat/completions", "/v1/v1/chat/completions", "/api/v1/chat/completions/"] {
+        for path in ["/chat/completions", "/v1/v1/chat/completions", "/api/v1/chat/completions/"]
+            .into_iter()
+            .chain(["/v1/chat/completions/"])
+        {
             let meant = meant(path).unwrap();
             assert!(meant.starts_with("did you mean /v1/chat/completions?"), "{path}: {meant}");
         }
