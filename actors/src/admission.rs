@@ -63,7 +63,7 @@ impl Handler<Submit> for Admission {
     ) -> Self::Result {
         let now = self.clock.now();
         let applicant = applicant(&request);
-        let returns = self.gate.returns(&applicant, now);
+        let has_retry_credit = self.gate.has_retry_credit(&applicant, now);
         let admitted = self.gate.submit(&applicant, now);
         let seq = admitted.inspect_err(|why| telemetry::refused(request.tier, why))?;
         let new = NewSequence {
@@ -79,7 +79,8 @@ impl Handler<Submit> for Admission {
             targets: request.targets,
             may_tighten: request.may_tighten,
             patience: self.gate.patience_of(&applicant),
-            returns,
+            has_retry_credit,
+            cache_salt: request.cache_salt,
             arrival: now,
         };
         self.scheduler.do_send(Enqueue { new, outlet });

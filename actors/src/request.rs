@@ -22,8 +22,11 @@ pub struct Request {
     /// Priority of the request within its tier: the lower value is served first. Requests of equal priority are ordered
     /// by the rest of their rank, such as their arrival.
     pub priority: i32,
-    /// Salt of the request's tenant: namespace of the prefix cache.
+    /// Salt of the request's tenant: namespace of the prefix cache, unless the request has a namespace of its own.
     pub salt: Salt,
+    /// Salt of a namespace within the tenant's part of the prefix cache: the request shares blocks only with requests
+    /// of the same namespace. `None` stands for the namespace of the tenant.
+    pub cache_salt: Option<Salt>,
     /// Weight of the tenant in the fair queues.
     pub weight: Weight,
     /// Prompt tokens; not empty.
@@ -35,8 +38,8 @@ pub struct Request {
     pub stop_tokens: Arc<[TokenId]>,
     /// Sampling parameters: how output tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// Latency targets that the request itself states. They can only loosen targets that its tier has, unless the request
-    /// may tighten its targets: then they replace or add any.
+    /// Latency targets that the request itself states. They can only loosen targets that its tier has, unless the
+    /// request may tighten its targets: then they replace or add any.
     pub targets: SloTargets,
     /// Whether the request may tighten its targets; `None` for what `slo.requests_may_tighten` says.
     pub may_tighten: Option<bool>,
@@ -52,6 +55,13 @@ pub struct Request {
     /// Whether the client says that it was refused or turned away before. The claim is believed only as far as clients
     /// of the same tenant were told to come back by now.
     pub returning: bool,
+}
+
+impl Request {
+    /// Returns the salt that the names of the request's blocks have.
+    pub fn salt_of_blocks(&self) -> Salt {
+        self.cache_salt.unwrap_or(self.salt)
+    }
 }
 
 /// Event on the response stream of a request. Exactly one of `Finished` and `Failed` comes last, unless the client
@@ -96,8 +106,9 @@ pub enum Control {
     Cancel(SeqId),
     /// Switch the engine to another scheduling policy.
     SetPolicy(Policy),
-    /// Change settings of scheduling, preemption, shedding, shares, patience, reservations, latency targets and the limits
-    /// of the queues, as far as [`tiercel_config::changed`] allows. Live requests keep their patience and their targets.
+    /// Change settings of scheduling, preemption, shedding, shares, patience, reservations, latency targets and the
+    /// limits of the queues, as far as [`tiercel_config::changed`] allows. Live requests keep their patience and their
+    /// targets.
     Adjust(Box<EngineSettings>),
 }
 
@@ -156,8 +167,8 @@ pub struct Work {
     pub prefill_tokens: u64,
     /// Number of output tokens that all completed steps sampled.
     pub sampled_tokens: u64,
-    /// Durations of the latest steps, oldest first, us: from the submission of a step (or from the end of the step before,
-    /// if that is later) to its end.
+    /// Durations of the latest steps, oldest first, us: from the submission of a step (or from the end of the step
+    /// before, if that is later) to its end.
     pub recent_us: Vec<u64>,
 }
 

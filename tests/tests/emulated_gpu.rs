@@ -157,6 +157,7 @@ fn request(number: u32, tier: Tier) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }

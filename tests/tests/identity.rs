@@ -150,6 +150,7 @@ impl Case {
             max_wait_ms: None,
             waited_ms: 0,
             sibling: false,
+            cache_salt: None,
             returning: false,
         }
     }

@@ -24,6 +24,24 @@ fn chunks(body: &[u8]) -> Vec<Value> {
 }
 
 #[test]
+fn requests_share_cached_blocks_only_within_their_cache_salt() {
+    let server = TestServer::mock(|_| ());
+    let cached = |salt: Value| {
+        let body =
+            json!({"prompt": "one two three ".repeat(20), "max_tokens": 1, "cache_salt": salt});
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].clone()
+    };
+    for salt in [json!(null), json!("ann"), json!("bob")] {
+        assert_eq!(cached(salt.clone()), 0, "{salt}");
+        assert_ne!(cached(salt.clone()), 0, "{salt}");
+    }
+    assert_ne!(cached(json!("")), 0, "an empty salt is none");
+    server.finish();
+}
+
+#[test]
 fn a_stream_begins_with_the_role_and_ends_with_usage_and_done() {
     let server = TestServer::mock(|_| ());
     let body = chat(json!({"stream": true, "stream_options": {"include_usage": true}, "seed": 7}));

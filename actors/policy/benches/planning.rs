@@ -93,7 +93,8 @@ impl Rounds {
             targets: SloTargets::default(),
             may_tighten: None,
             patience: Patience::default(),
-            returns: false,
+            has_retry_credit: false,
+            cache_salt: None,
             arrival: Timestamp(self.now_us),
         });
     }

@@ -83,6 +83,7 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn request(
         max_wait_ms: recorded.max_wait_ms,
         waited_ms: 0,
         sibling: recorded.choice > 0,
+        cache_salt: None,
         returning: recorded.returning,
     }
 }

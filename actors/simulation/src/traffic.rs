@@ -159,8 +159,8 @@ impl Traffic {
         ending
     }
 
-    /// Reads a response stream to its end, or until the client leaves. Returns how the request ended, and the retry time
-    /// that the client was told, ms.
+    /// Reads a response stream to its end, or until the client leaves. Returns how the request ended, and the retry
+    /// time that the client was told, ms.
     async fn follow(
         &self,
         mut stream: TokenStream,
@@ -267,6 +267,7 @@ impl Traffic {
             max_wait_ms: None,
             waited_ms: 0,
             sibling: false,
+            cache_salt: None,
             returning: false,
         }
     }

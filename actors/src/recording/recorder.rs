@@ -201,7 +201,8 @@ impl Recorder {
         }
         let block_size = self.lock().as_ref()?.block_size;
         // Compute the names of the prompt's blocks without the lock.
-        let names = block_size.map(|size| prefixes::names(request.salt, &request.prompt, size));
+        let names =
+            block_size.map(|size| prefixes::names(request.salt_of_blocks(), &request.prompt, size));
         let mut kept = self.lock();
         let recording = running_one(&mut kept).filter(|_| self.is_active())?;
         if self.end_if_late(recording) {

@@ -49,6 +49,7 @@ fn request(tier: Tier) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }
@@ -101,8 +102,9 @@ fn a_client_that_comes_back_reaches_the_scheduler_as_returning() {
             admission.send(Submit { request, outlet }).await.unwrap().unwrap();
         }
         settle().await;
-        let returns: Vec<bool> = enqueued.take().iter().map(|sent| sent.new.returns).collect();
-        assert_eq!(returns, [false, true, false], "the client was told one retry time");
+        let have_credit: Vec<bool> =
+            enqueued.take().iter().map(|sent| sent.new.has_retry_credit).collect();
+        assert_eq!(have_credit, [false, true, false], "the client was told one retry time");
     });
 }
 

@@ -66,6 +66,7 @@ fn request(tier: Tier, max_tokens: u32) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }
@@ -149,8 +150,8 @@ fn the_last_permits_are_reserved_for_higher_tiers() {
         assert!(matches!(of_two, Err(Refusal::ServerFull { .. })));
         let queued = engine.status().await.expect("the engine runs").queued;
         assert_eq!((queued[Tier::Background.index()], engine.places()), (2, 14));
-        // With a premium request on one of the 2 permits that are reserved for premium, a permit that came free would not
-        // be for standard, so no background request is turned away for a standard one.
+        // With a premium request on one of the 2 permits that are reserved for premium, a permit that came free would
+        // not be for standard, so no background request is turned away for a standard one.
         let _premium = submitted(&engine, Tier::Premium, 1).await;
         assert_eq!((refused(&engine, Tier::Standard).await, engine.places()), (2, 15));
     });

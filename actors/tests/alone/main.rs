@@ -1,5 +1,5 @@
-//! Tests of each actor alone: stand-ins that record their messages take the places of the other actors. The tests of the
-//! handle start all actors on a mock device.
+//! Tests of each actor alone: stand-ins that record their messages take the places of the other actors. The tests of
+//! the handle start all actors on a mock device.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admission;
@@ -10,8 +10,8 @@ mod scheduler;
 mod slo_monitor;
 mod swap_manager;
 
-/// Runs an async test to its end on an actor event loop of its own, under simulated time: whenever no task can run, time
-/// jumps to the next timer.
+/// Runs an async test to its end on an actor event loop of its own, under simulated time: whenever no task can run,
+/// time jumps to the next timer.
 fn run(test: impl Future<Output = ()>) {
     let system = actix::System::with_tokio_rt(|| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -174,7 +174,8 @@ impl Alone {
             targets: SloTargets::default(),
             may_tighten: None,
             patience: Patience::default(),
-            returns: false,
+            has_retry_credit: false,
+            cache_salt: None,
             arrival: Timestamp(id),
         };
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();

@@ -278,6 +278,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     };
     let mut tokens = match engine.submit(request).await {

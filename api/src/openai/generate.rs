@@ -239,6 +239,7 @@ fn request(
         tier: job.common.tier,
         priority: job.common.priority,
         salt: job.caller.salt,
+        cache_salt: job.common.cache_salt.as_deref().map(|name| job.caller.salt.within(name)),
         weight: job.caller.weight,
         prompt: prompt.clone(),
         max_tokens,

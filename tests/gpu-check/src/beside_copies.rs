@@ -1,5 +1,5 @@
-//! Measures decode steps, as the engine runs them, while KV blocks that the steps do not use are copied out and in without
-//! a pause.
+//! Measures decode steps, as the engine runs them, while KV blocks that the steps do not use are copied out and in
+//! without a pause.
 
 use crate::CheckError;
 use crate::link::Range;
@@ -16,8 +16,8 @@ use tiercel_model::runner::ModelRunner;
 /// Maximum by which copies that run at the same time may lengthen decode steps, percent.
 const MOST_ADDED: f64 = 5.0;
 
-/// Measures decode steps with two in flight alone, and beside copies of the blocks `range`. The runner has run the steps of
-/// [`pace::measure_pace`].
+/// Measures decode steps with two in flight alone, and beside copies of the blocks `range`. The runner has run the
+/// steps of [`pace::measure_pace`].
 pub(crate) fn measure_beside_copies<O: Ops + 'static>(
     runner: &mut ModelRunner<O>,
     pace: Pace,

@@ -10,8 +10,8 @@ use tiercel_gpu::cuda::{CudaCopier, CudaKv, DevicePtr, Driver};
 /// Number of bytes in a measured copy between device and host memory, before the division by `scale`.
 const MEASURED_BYTES: usize = 1 << 30;
 const REPEATS: usize = 5;
-/// Goal for a copy out and a copy in at once: their time as a share of their time one after the other, percent. 50 % would
-/// be without loss; 62.5 % are 80 % of the link's full duplex.
+/// Goal for a copy out and a copy in at once: their time as a share of their time one after the other, percent. 50 %
+/// would be without loss; 62.5 % are 80 % of the link's full duplex.
 const MOST_TOGETHER: f64 = 62.5;
 
 /// Checks that KV blocks survive copies to host memory and back, and measures the bandwidth: blocks of an 8B-shape

@@ -1,5 +1,5 @@
-//! Checks that a GPU's faults are reported as faults of their kind, and that work goes on after those that leave the GPU
-//! usable.
+//! Checks that a GPU's faults are reported as faults of their kind, and that work goes on after those that leave the
+//! GPU usable.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -36,8 +36,8 @@ pub fn check_faults<D: Driver>(
     Ok(())
 }
 
-/// Makes a kernel read memory that does not exist, and checks that the GPU is then reported as lost, in this call and in
-/// later ones. This process cannot use the GPU afterwards; other processes can.
+/// Makes a kernel read memory that does not exist, and checks that the GPU is then reported as lost, in this call and
+/// in later ones. This process cannot use the GPU afterwards; other processes can.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.

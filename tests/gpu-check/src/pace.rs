@@ -106,8 +106,8 @@ pub(crate) fn positions(pace: Pace) -> usize {
     pace.context + RUNS * (pace.steps + 1) + 1
 }
 
-/// Runs decode steps with two in flight once more, after [`measure_pace`]; `number` counts these runs from 0. Returns the
-/// mean time from the end of a step to the end of the next, us.
+/// Runs decode steps with two in flight once more, after [`measure_pace`]; `number` counts these runs from 0. Returns
+/// the mean time from the end of a step to the end of the next, us.
 pub(crate) fn run_queued<O: Ops + 'static>(
     runner: &mut ModelRunner<O>,
     pace: Pace,

@@ -196,6 +196,7 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }

@@ -1,5 +1,5 @@
-//! Checks quantized matrices on a GPU. Decoded weights are compared with the formula. Products with a quantized matrix are
-//! compared with products with its decoded weights, which the CPU and the GPU compute.
+//! Checks quantized matrices on a GPU. Decoded weights are compared with the formula. Products with a quantized matrix
+//! are compared with products with its decoded weights, which the CPU and the GPU compute.
 
 use crate::CheckError;
 use crate::pair::{Pair, PairOptions, Setting, shape};
@@ -62,8 +62,8 @@ const fn case(
     QuantizedCase { numbers, parts, k, group, rows }
 }
 
-/// Checks a product with a quantized matrix, and embeddings by the matrix, on a GPU: with `exact`, with products that do
-/// not depend on the number of rows.
+/// Checks a product with a quantized matrix, and embeddings by the matrix, on a GPU: with `exact`, with products that
+/// do not depend on the number of rows.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.

@@ -8,7 +8,8 @@ use tiercel_gpu::{
     MatrixPart, NumberType, Ops, QuantizedPart, QuantizedShape, SourceType, TensorUse, WeightFormat,
 };
 
-/// Matrices that are multiplied one after the other, so that a matrix is not in the GPU's cache from the product before.
+/// Matrices that are multiplied one after the other, so that a matrix is not in the GPU's cache from the product
+/// before.
 const MATRICES: usize = 8;
 /// Numbers of rows of activations.
 const ROWS: [usize; 7] = [1, 8, 16, 32, 64, 128, 256];
@@ -31,8 +32,8 @@ pub(crate) fn measure_products<D: Driver>(
     Ok(())
 }
 
-/// Measures the time of exact products with bf16 matrices `[n, n]` by the number of rows. The op set needs a KV cache, so it
-/// gets one dummy block.
+/// Measures the time of exact products with bf16 matrices `[n, n]` by the number of rows. The op set needs a KV cache,
+/// so it gets one dummy block.
 pub(crate) fn measure_exact_products<D: Driver>(
     mut driver: D,
     n: usize,
@@ -99,8 +100,8 @@ fn matrices<D: Driver>(
     made.collect()
 }
 
-/// Returns bytes that vary without a short period (Knuth's multiplicative hash of their numbers): with equal weights, the
-/// matrix units would run faster than with real weights.
+/// Returns bytes that vary without a short period (Knuth's multiplicative hash of their numbers): with equal weights,
+/// the matrix units would run faster than with real weights.
 fn varied(count: usize) -> impl Iterator<Item = u8> {
     (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8)
 }

@@ -106,6 +106,7 @@ fn request(number: u32, tier: Tier, output: u32) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }
@@ -123,8 +124,8 @@ async fn one_by_one(engine: impl FnOnce() -> EngineHandle, output: u32) -> Vec<V
     all
 }
 
-/// Runs the requests at once: all others arrive when the first request has its first token. Returns the requests' tokens and
-/// the number of preemptions.
+/// Runs the requests at once: all others arrive when the first request has its first token. Returns the requests'
+/// tokens and the number of preemptions.
 async fn at_once(engine: impl FnOnce() -> EngineHandle, output: u32) -> (Vec<Vec<TokenId>>, u32) {
     let engine = engine();
     let mut readers = Vec::new();

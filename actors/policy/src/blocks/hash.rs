@@ -52,6 +52,15 @@ impl Salt {
         Salt(salt)
     }
 
+    /// Returns the salt of a namespace within this one. No client can compute the salt without knowing this salt.
+    pub fn within(self, namespace: &str) -> Salt {
+        let mut hasher = blake3::Hasher::new_derive_key("tiercel: namespace of a tenant's cache");
+        hasher.update(&self.0).update(namespace.as_bytes());
+        let mut salt = [0; 16];
+        salt.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Salt(salt)
+    }
+
     /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics. A tenant has the
     /// same label after a restart if the tenant's salt is the same.
     pub fn label(self) -> String {

@@ -70,6 +70,7 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             max_wait_ms: dice.chance(0.05).then(|| dice.pick(&[5, 50, 500])),
             waited_ms: 0,
             sibling: false,
+            cache_salt: None,
             returning: false,
         });
     }
@@ -139,7 +140,8 @@ fn habit(dice: &mut Dice, max_tokens: u32) -> Habit {
     }
 }
 
-/// Adds reloads of the keys, looks of the operator, and targets that requests state, which their keys may let them tighten.
+/// Adds reloads of the keys, looks of the operator, and targets that requests state, which their keys may let them
+/// tighten.
 fn keys(dice: &mut Dice, scenario: &mut Scenario, end_us: u64) {
     for client in &mut scenario.clients {
         if dice.chance(0.2) {

@@ -25,6 +25,7 @@ fn request(prompt: &[TokenId]) -> Request {
         max_wait_ms: None,
         waited_ms: 0,
         sibling: false,
+        cache_salt: None,
         returning: false,
     }
 }

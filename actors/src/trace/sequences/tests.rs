@@ -57,7 +57,8 @@ fn new(seq: u64) -> NewSequence {
         targets: SloTargets::default(),
         may_tighten: None,
         patience: Patience::default(),
-        returns: false,
+        has_retry_credit: false,
+        cache_salt: None,
         arrival: Timestamp(seq),
     }
 }

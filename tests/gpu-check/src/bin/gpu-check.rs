@@ -3,11 +3,11 @@
 //! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR] [PART...]`
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt. The full run needs 40 GB of device memory, for a model of 8B Llama
-//! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run. They run in this order:
-//! `speed`, `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `swaps`, `copies`,
-//! `faults`. The part `kernels` runs only if it is named; it runs each measured step twice, with two layers, for a profiler.
-//! The reference checkpoints, whose logits Hugging Face transformers computed, are in `tests/reference/tiny` of the project,
-//! or in the folder given by `--reference`.
+//! shape with random weights; `--quick` leaves that model out. `PART...` names the parts to run. They run in this
+//! order: `speed`, `premium`, `rows`, `quantized`, `models`, `attention`, `reference`, `sampling`, `steps`, `swaps`,
+//! `copies`, `faults`. The part `kernels` runs only if it is named; it runs each measured step twice, with two layers,
+//! for a profiler. The reference checkpoints, whose logits Hugging Face transformers computed, are in
+//! `tests/reference/tiny` of the project, or in the folder given by `--reference`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,8 +34,8 @@ const PARTS: [&str; 12] = [
     "copies",
     "faults",
 ];
-/// Output of each request of the part `swaps`, tokens: so long that premium requests arrive before the background requests
-/// have ended.
+/// Output of each request of the part `swaps`, tokens: so long that premium requests arrive before the background
+/// requests have ended.
 const SWAPPED_TOKENS: u32 = 200;
 /// Part that only a profiler needs.
 const KERNELS: &str = "kernels";
