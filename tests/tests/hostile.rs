@@ -132,7 +132,7 @@ fn bad_numbers() -> Vec<Case> {
 
 fn bad_options() -> Vec<Case> {
     let biases: Vec<String> = (0..1500).map(|i| format!("\"{i}\":1")).collect();
-    let stops = vec!["\"x\""; 17].join(",");
+    let stops = vec!["\"x\""; 65].join(",");
     vec![
         with("\"model\":\"gpt-4\"", 404, "model"),
         with("\"model\":7", 400, "model"),

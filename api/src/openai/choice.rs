@@ -220,8 +220,8 @@ impl Choice {
         self.push(&text)
     }
 
-    /// Ends a choice before its sequence ends, and tells the engine to stop the sequence. The choice's output is complete,
-    /// whatever becomes of the sequence.
+    /// Ends a choice before its sequence ends, and tells the engine to stop the sequence. The choice's output is
+    /// complete, whatever becomes of the sequence.
     async fn ended(mut self, reason: FinishReason) -> Event {
         if reason == FinishReason::Length {
             self.end_text();

@@ -15,7 +15,7 @@ use tiercel_device::{SamplingParams, Tier, TokenId};
 /// Maximum number of choices of one request (number of prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 128;
 /// Maximum number of stop strings, and of stop tokens, of one request.
-pub(crate) const MAX_STOPS: usize = 16;
+pub(crate) const MAX_STOPS: usize = 64;
 /// Longest stop string, bytes; so much text is held back while a stop string may begin in it.
 pub(crate) const MAX_STOP_BYTES: usize = 1024;
 /// Maximum length of all stop strings of one request together, bytes. The automaton that searches for them takes up to
@@ -82,6 +82,9 @@ pub(crate) struct Common {
     pub(crate) targets: SloTargets,
     /// Patience that the request states, ms: the longest wait for its first token.
     pub(crate) max_wait_ms: Option<u64>,
+    /// Name of the namespace within the tenant's part of the prefix cache that the request shares blocks in; `None`
+    /// stands for the namespace of all requests that name none.
+    pub(crate) cache_salt: Option<String>,
 }
 
 impl Common {
@@ -96,7 +99,9 @@ impl Common {
         let (tier, priority) = (rights.tier(asked)?, rights.priority(priority));
         let ignore_eos = body.boolean("ignore_eos")?;
         refuse_fields_of_vllm(body, ignore_eos)?;
-        let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
+        // In vLLM and llama.cpp the seed -1 asks for a random seed.
+        let stated = body.get("seed").filter(|value| value.as_i64() != Some(-1));
+        let seed = stated.map(|value| seed(value, &body.path("seed"))).transpose()?;
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),
             stream,
@@ -114,6 +119,10 @@ impl Common {
             priority,
             targets: slo::of_body(body)?,
             max_wait_ms: patience::of_body(body)?,
+            cache_salt: body
+                .string("cache_salt")?
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
         })
     }
 }
@@ -138,7 +147,11 @@ pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
 }
 
 fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
-    let read = |name| body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name)));
+    let read = |name| match body.get(name).and_then(Value::as_i64) {
+        // In llama.cpp -1 is no limit.
+        Some(-1) => Ok(None),
+        _ => body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name))),
+    };
     // Check both fields for the maximum of output tokens, even if only the newer one, `max_completion_tokens`, counts.
     let (newer, older) = (read("max_completion_tokens")?, read("max_tokens")?);
     Ok(newer.or(older))
@@ -341,6 +354,15 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_and_a_number_of_tokens_of_minus_one_count_as_absent() {
+        assert_eq!(read(json!({"seed": -1})).unwrap().seed, None);
+        assert_eq!(read(json!({"seed": -2})).unwrap().seed, Some(-2_i64 as u64));
+        for field in ["max_tokens", "max_completion_tokens"] {
+            assert_eq!(read(json!({field: -1})).unwrap().max_tokens, None);
+        }
+    }
+
+    #[test]
     fn edges_of_every_range() {
         for good in [
             json!({"temperature": 0}),
@@ -350,7 +372,7 @@ mod tests {
             json!({"stop": "x"}),
             json!({"stop": []}),
             json!({"stop": ["a", "b"]}),
-            json!({"stop": vec!["x".repeat(128); 16]}),
+            json!({"stop": vec!["x".repeat(32); 64]}),
             json!({"stop_token_ids": [0, 99]}),
             json!({"logit_bias": {"99": -100}}),
             json!({"seed": -1}),
@@ -370,7 +392,7 @@ mod tests {
             json!({"n": 129}),
             json!({"stop": ""}),
             json!({"stop": [1]}),
-            json!({"stop": vec!["x"; 17]}),
+            json!({"stop": vec!["x"; 65]}),
             json!({"stop": "x".repeat(1025)}),
             json!({"stop": ["x".repeat(1024), "y".repeat(1024), "z".to_owned()]}),
             json!({"stop_token_ids": [100]}),
@@ -380,6 +402,7 @@ mod tests {
             json!({"logit_bias": [1]}),
             json!({"seed": 1.5}),
             json!({"max_tokens": 0}),
+            json!({"max_tokens": -2}),
             json!({"max_completion_tokens": 5, "max_tokens": "x"}),
             json!({"max_completion_tokens": 5, "max_tokens": 0}),
             json!({"repetition_penalty": 0}),

@@ -24,8 +24,8 @@ pub(crate) enum Style {
     Text,
 }
 
-/// Token counts of a request: prompt tokens, output tokens, output tokens that are reasoning, and prompt tokens that were
-/// found in the prefix cache.
+/// Token counts of a request: prompt tokens, output tokens, output tokens that are reasoning, and prompt tokens that
+/// were found in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,

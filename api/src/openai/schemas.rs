@@ -1,5 +1,5 @@
-//! What the OpenAPI document says of the bodies and headers of requests. The limits are the constants that the fields are
-//! checked with. In every optional field, null counts as absent, and unknown fields are ignored.
+//! What the OpenAPI document says of the bodies and headers of requests. The limits are the constants that the fields
+//! are checked with. In every optional field, null counts as absent, and unknown fields are ignored.
 
 use crate::document::schema::{
     ANY_NUMBER, Property, any_of, array, count, flag, header, number, object, text, text_of, whole,
@@ -79,7 +79,9 @@ fn seed() -> RefOr<Schema> {
         .schema_type(Type::Integer)
         .minimum(Some(i64::MIN))
         .maximum(Some(u64::MAX))
-        .description(Some("Seed of the random numbers; the server draws one if it is absent."))
+        .description(Some(
+            "Seed of the random numbers; the server draws one if it is absent or -1.",
+        ))
         .into()
 }
 
@@ -93,7 +95,10 @@ fn stream_options() -> RefOr<Schema> {
 
 /// Returns the fields that both kinds of requests for generation share.
 fn common() -> Vec<Property> {
-    let tokens = |about| count(1..=u64::from(u32::MAX), about);
+    let tokens = |about| {
+        let most = count(1..=u64::from(u32::MAX), "Most tokens.");
+        any_of([most, whole(-1..=-1, "No limit.")], about)
+    };
     let stop = text_of(
         1..=MAX_STOP_BYTES,
         "Text that ends the output; its UTF-8 has at most 1,024 bytes.",
@@ -117,6 +122,10 @@ fn common() -> Vec<Property> {
         ("stop", any_of([stop, stops], "One text or several that end the output.")),
         ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
+        (
+            "cache_salt",
+            text("Namespace in the prefix cache; requests share blocks within it only."),
+        ),
         (
             "service_tier",
             word(

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_device::{Clock, SeqId};
 
-/// When and how a response stream sends comments while it has no event. A comment says where the request stands, and keeps
-/// clients and proxies from timing out. Readers of server-sent events skip lines that begin with a colon.
+/// When and how a response stream sends comments while it has no event. A comment says where the request stands, and
+/// keeps clients and proxies from timing out. Readers of server-sent events skip lines that begin with a colon.
 pub(crate) struct Comments {
     pub(crate) clock: Clock,
     /// Longest time for which the head of the response waits for the first event, us.
@@ -106,8 +106,8 @@ impl EventStream {
         }
     }
 
-    /// Waits for the next event of a choice; `Ok(None)` if all choices are complete, and the comment that is due if there
-    /// is no event for too long. An event that comes while the comment is looked up goes first.
+    /// Waits for the next event of a choice; `Ok(None)` if all choices are complete, and the comment that is due if
+    /// there is no event for too long. An event that comes while the comment is looked up goes first.
     async fn event_or_comment(&mut self) -> Result<Option<(u32, Event)>, Bytes> {
         let comment = pin!(self.comments.next(self.wait_us, &self.sequences));
         match select(self.events.next(), comment).await {

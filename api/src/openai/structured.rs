@@ -1,5 +1,6 @@
-//! Reads the grammar that the output must follow, from OpenAI's field `response_format`, or from vLLM's fields
-//! `structured_outputs` and `guided_*`. A request has at most one grammar.
+//! Reads the grammar that the output must follow, from OpenAI's field `response_format`, from vLLM's fields
+//! `structured_outputs` and `guided_*`, or from llama.cpp's fields `json_schema` and `grammar`. A request has at most
+//! one grammar.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, wrong};
@@ -12,11 +13,13 @@ pub(crate) const KINDS: [&str; 5] = ["json", "regex", "choice", "grammar", "json
 pub(crate) const FORMATS: [&str; 3] = ["text", "json_object", "json_schema"];
 /// Fields of the request's body that hold a grammar, each with the field of `structured_outputs` that has the same
 /// meaning.
-pub(crate) const GUIDED: [(&str, &str); 4] = [
+pub(crate) const GUIDED: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
     ("guided_grammar", "grammar"),
+    ("json_schema", "json"),
+    ("grammar", "grammar"),
 ];
 /// vLLM's options for the form of the output. This server does not support these options.
 const OPTIONS: [&str; 4] = [
@@ -44,6 +47,10 @@ pub(crate) fn rule(body: &Fields<'_>) -> Result<Option<Rule>, ApiError> {
     rules.extend(response_format(body)?);
     rules.extend(structured_outputs(body)?);
     for (field, kind) in GUIDED {
+        // Clients of llama.cpp send an empty grammar where they have none.
+        if body.get(field).is_some_and(|value| value == "") {
+            continue;
+        }
         rules.extend(of_kind(body, field, kind)?);
     }
     if body.get("guided_whitespace_pattern").is_some() {
@@ -69,9 +76,13 @@ fn response_format(body: &Fields<'_>) -> Result<Option<Rule>, ApiError> {
     let Some(format) = body.object("response_format")? else { return Ok(None) };
     match format.string("type")? {
         None | Some("text") => Ok(None),
-        Some("json_object") => {
-            Ok(Some(Rule { source: Source::JsonObject, param: "response_format".to_owned() }))
-        }
+        // llama.cpp reads a schema beside this type too.
+        Some("json_object") => match of_kind(&format, "schema", "json")? {
+            Some(rule) => Ok(Some(rule)),
+            None => {
+                Ok(Some(Rule { source: Source::JsonObject, param: "response_format".to_owned() }))
+            }
+        },
         Some("json_schema") => {
             let param = "response_format.json_schema";
             let missing =
@@ -217,6 +228,13 @@ mod tests {
                 lark(),
                 "structured_outputs.grammar",
             ),
+            (
+                json!({"response_format": {"type": "json_object", "schema": schema.clone()}}),
+                of_schema(),
+                "response_format.schema",
+            ),
+            (json!({"json_schema": schema.clone()}), of_schema(), "json_schema"),
+            (json!({"grammar": "start: \"a\""}), lark(), "grammar"),
             (json!({"guided_json": schema.clone()}), of_schema(), "guided_json"),
             (json!({"guided_regex": "a+"}), Source::Regex("a+".into()), "guided_regex"),
             (json!({"guided_choice": ["a", "b"]}), choice(), "guided_choice"),
@@ -233,6 +251,7 @@ mod tests {
             json!({}),
             json!({"response_format": {"type": "text"}}),
             json!({"response_format": {}, "structured_outputs": null, "guided_json": null}),
+            json!({"grammar": "", "json_schema": null}),
         ] {
             assert_eq!(read(none.clone()).unwrap(), None, "{none}");
         }
@@ -275,6 +294,11 @@ mod tests {
                 "guided_whitespace_pattern",
             ),
             (json!({"guided_json": {}, "guided_regex": "a"}), "guided_regex"),
+            (
+                json!({"response_format": {"type": "json_object", "schema": 7}}),
+                "response_format.schema",
+            ),
+            (json!({"guided_json": {}, "grammar": "root ::= \"a\""}), "grammar"),
             (
                 json!({"response_format": {"type": "json_object"}, "guided_choice": ["a"]}),
                 "guided_choice",

@@ -34,7 +34,11 @@ pub(super) fn fields() -> Vec<Property> {
         ],
     );
     let kinds = || word(&FORMATS, "The type `json_schema` needs the field `json_schema`.");
-    let format = object("Form of the output.", 0, vec![("type", kinds()), ("json_schema", stated)]);
+    let format = object(
+        "Form of the output. The type `json_object` may have the field `schema`.",
+        0,
+        vec![("type", kinds()), ("json_schema", stated), ("schema", json_schema())],
+    );
     let outputs = object(
         "Grammar that the output follows; exactly one of the fields.",
         0,
@@ -53,5 +57,7 @@ pub(super) fn fields() -> Vec<Property> {
         ("guided_regex", regex()),
         ("guided_choice", choices()),
         ("guided_grammar", grammar()),
+        ("json_schema", any_of([json_schema()], "The same as `structured_outputs.json`.")),
+        ("grammar", grammar()),
     ]
 }

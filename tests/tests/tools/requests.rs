@@ -29,7 +29,7 @@ fn a_conversation_goes_on_after_the_results() {
 #[test]
 fn requests_that_cannot_be_served_name_their_field() {
     let server = TestServer::mock(|_| ());
-    let json_only = json!({"response_format": {"type": "json_object"}, "tool_choice": "required"});
+    let unknown = json!({"response_format": {"type": "xml"}, "tool_choice": "required"});
     for (extra, param) in [
         (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
         (json!({"tool_choice": "always"}), "tool_choice"),
@@ -41,7 +41,7 @@ fn requests_that_cannot_be_served_name_their_field() {
         (json!({"chat_template_kwargs": {"messages": 1}}), "chat_template_kwargs.messages"),
         (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
         (json!({"thinking_token_budget": -1}), "thinking_token_budget"),
-        (json_only, "response_format"),
+        (unknown, "response_format"),
     ] {
         let refused = server.post("/v1/chat/completions", &question("Hi", &extra));
         assert_eq!((refused.status, &refused.error()["param"]), (400, &json!(param)), "{extra}");

@@ -199,9 +199,13 @@ fn choice(body: &Fields<'_>, all: Vec<Tool>) -> Result<(Demand, Vec<Tool>), ApiE
         }
         other => return Err(wrong("tool_choice", FORMS, other)),
     };
-    match chosen.1.is_empty() {
-        true => Err(ApiError::param("tool_choice", "'tool_choice' needs 'tools'")),
-        false => Ok(chosen),
+    match chosen {
+        // Without tools "auto" demands nothing.
+        (Demand::Auto, tools) if tools.is_empty() && value == "auto" => Ok((Demand::Auto, tools)),
+        (_, tools) if tools.is_empty() => {
+            Err(ApiError::param("tool_choice", "'tool_choice' needs 'tools'"))
+        }
+        chosen => Ok(chosen),
     }
 }
 

@@ -15,15 +15,16 @@ const _: () = assert!(GRAMMAR_BYTES_MAX <= SOURCE_BYTES_MAX);
 /// request states for the content of the answers.
 ///
 /// A demanded call follows the schema of its function, with or without `strict`. If the model decides whether it calls
-/// functions, only calls of functions with `strict` follow their schemas. The answer then has no grammar if there are no
-/// such functions and the model may call every function that it is shown. The answer has no grammar either if calls of the dialect need no opening text and the vocabulary has no
-/// special token that opens calls. A stated grammar applies to the text after the reasoning, and an answer that
-/// consists of calls need not follow a stated grammar. If a stated grammar cannot be combined with reasoning, the
+/// functions, only calls of functions with `strict` follow their schemas. The answer then has no grammar if there are
+/// no such functions and the model may call every function that it is shown. The answer has no grammar either if calls
+/// of the dialect need no opening text and the vocabulary has no special token that opens calls. A stated grammar
+/// applies to the text after the reasoning, and an answer that consists of calls need not follow a stated grammar. So a
+/// stated grammar has no effect if calls are demanded. If a stated grammar cannot be combined with reasoning, the
 /// answer has no reasoning.
 ///
 /// # Errors
-/// 400 if the request states a grammar and demands calls, if the stated grammar cannot be combined with calls or
-/// reasoning, and if the stated grammar or the schemas of the functions are too large.
+/// 400 if the stated grammar cannot be combined with calls or reasoning, and if the stated grammar or the schemas of
+/// the functions are too large.
 pub(crate) fn rule(
     stated: Option<Rule>,
     offer: &Offer,
@@ -45,12 +46,8 @@ pub(crate) fn rule(
     if offer.is_open() && dialects.tools.is_none() {
         return without_dialect(stated, offer);
     }
-    let Some(stated) = stated else { return of_calls(offer, &output) };
-    if offer.is_open() && offer.demand != Demand::Auto {
-        let message =
-            format!("'{}' and a 'tool_choice' that demands calls exclude each other", stated.param);
-        return Err(ApiError::param(stated.param, message));
-    }
+    let demands = offer.is_open() && offer.demand != Demand::Auto;
+    let Some(stated) = stated.filter(|_| !demands) else { return of_calls(offer, &output) };
     if !offer.is_open() && dialects.reasoning.is_none() {
         return Ok(Some(stated));
     }
@@ -218,16 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_each_other_is_refused() {
-        let refused = |stated: Rule, choice: &str| {
-            let dialects = Dialects { tools: Some(ToolDialect::Hermes), ..Dialects::default() };
-            let offer = offer(json!({"tool_choice": choice}));
-            let error = rule(Some(stated), &offer, &dialects, &Forms::default()).unwrap_err();
-            error.body()["error"]["param"].clone()
-        };
-        assert_eq!(refused(stated().unwrap(), "required"), "response_format");
+    fn a_stated_grammar_has_no_effect_on_demanded_calls() {
+        let required = offer(json!({"tool_choice": "required"}));
+        let calls = source(None, &required, false);
+        assert!(calls.is_some() && source(stated(), &required, false) == calls);
+    }
+
+    #[test]
+    fn an_expression_cannot_stand_beside_calls() {
         let regex = Rule { source: Source::Regex("a".into()), param: "guided_regex".into() };
-        assert_eq!(refused(regex, "auto"), "guided_regex");
+        let dialects = Dialects { tools: Some(ToolDialect::Hermes), ..Dialects::default() };
+        let error = rule(Some(regex), &offer(json!({})), &dialects, &Forms::default()).unwrap_err();
+        assert_eq!(error.body()["error"]["param"], "guided_regex");
     }
 
     #[test]
