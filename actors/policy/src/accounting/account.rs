@@ -67,8 +67,8 @@ impl Account {
         self.working == 0 && self.total == DeviceTime::default() && self.prompt_tokens == 0
     }
 
-    /// Returns the account as a report, in which the deviation is a share of `window_us`: the device time of all parties
-    /// in the window that ends at `now`.
+    /// Returns the account as a report, in which the deviation is a share of `window_us`: the device time of all
+    /// parties in the window that ends at `now`.
     pub(super) fn usage(&self, window_us: f64, now: Timestamp) -> PartyUsage {
         let lately = self.lately(now);
         let deviation_us = lately.had_us - lately.due_us;

@@ -101,7 +101,8 @@ impl Ledger {
     }
 
     /// Computes which part of a step's time each tier and each tenant has, and is due. `weights` are the weights of the
-    /// tiers, and `before` are the steps in flight before this one, which may end sequences that still count as working.
+    /// tiers, and `before` are the steps in flight before this one, which may end sequences that still count as
+    /// working.
     pub(crate) fn share_out<'a>(
         &self,
         step: &mut StepShares,
@@ -141,8 +142,8 @@ impl Ledger {
         }
     }
 
-    /// Divides the time that a tier has in a step among its tenants. Tenants without an account of their own are due what
-    /// they have.
+    /// Divides the time that a tier has in a step among its tenants. Tenants without an account of their own are due
+    /// what they have.
     fn share_tier(
         &self,
         step: &mut StepShares,
@@ -202,8 +203,8 @@ impl Ledger {
         UsageReport { tiers, tenants }
     }
 
-    /// Returns the number of working sequences of each tenant in each tier, where there are any, for a check against the
-    /// sequences themselves.
+    /// Returns the number of working sequences of each tenant in each tier, where there are any, for a check against
+    /// the sequences themselves.
     pub(crate) fn working(&self) -> BTreeMap<(Tier, AccountId), u32> {
         let mut working = BTreeMap::new();
         for (number, tenant) in self.tenants.iter().enumerate() {

@@ -8,19 +8,19 @@
 //! **Due.** The due time is the weighted max-min fair share of a step, whatever the policy and the form of shedding:
 //!
 //! - A party is a tier, or a tenant in a tier. A party *wants more* than it had if one of its sequences could be in the
-//!   step (it is not on hold, and a step in flight does not end it) and is not. The count of these sequences may be off by
-//!   one sequence for one step when a sequence is put on hold, is cancelled or moves to another tier.
-//! - A tier is due a part of the step's time, and a tenant a part of the time that its tier had in the step. The parts are
-//!   divided by weights: those of tiers are `shares.*`, those of tenants are the weights of their API keys.
-//! - A party that does not want more is due the time that it had, if that time is less than its part by weight. The rest
-//!   is divided among the others by their weights. So if no party wants more, each is due what it had.
+//!   step (it is not on hold, and a step in flight does not end it) and is not. The count of these sequences may be off
+//!   by one sequence for one step when a sequence is put on hold, is cancelled or moves to another tier.
+//! - A tier is due a part of the step's time, and a tenant a part of the time that its tier had in the step. The parts
+//!   are divided by weights: those of tiers are `shares.*`, those of tenants are the weights of their API keys.
+//! - A party that does not want more is due the time that it had, if that time is less than its part by weight. The
+//!   rest is divided among the others by their weights. So if no party wants more, each is due what it had.
 //!
 //! The **deviation** is the time that a party had in the last minute less the time that it was due, as a share of the
 //! device time of that minute: 0.2 stands for 20 points more than its due, -0.2 for 20 points less. The warm-up request
 //! of the system tier is left out of all accounts.
 //!
-//! The work for a step grows with its members, and at most with the square of the number of tenants that have accounts (at
-//! most 64). The sequences that wait add no work.
+//! The work for a step grows with its members, and at most with the square of the number of tenants that have accounts
+//! (at most 64). The sequences that wait add no work.
 
 mod account;
 mod due;

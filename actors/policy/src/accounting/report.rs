@@ -22,8 +22,8 @@ pub struct PartyUsage {
     pub recent_device_us: f64,
     /// Device time that was due to the party in the last minute, us.
     pub recent_due_us: f64,
-    /// Device time that the party had less the time that was due to it, in the last minute, as a share of all device time
-    /// of that minute, -1 to 1.
+    /// Device time that the party had less the time that was due to it, in the last minute, as a share of all device
+    /// time of that minute, -1 to 1.
     pub deviation: f64,
 }
 
@@ -32,8 +32,8 @@ pub struct PartyUsage {
 pub struct TenantUsage {
     /// Tier in which the tenant had the usage.
     pub tier: Tier,
-    /// Tenant; `None` for all tenants without an account of their own together; the time that is due to them is the time
-    /// that they had.
+    /// Tenant; `None` for all tenants without an account of their own together; the time that is due to them is the
+    /// time that they had.
     pub tenant: Option<Salt>,
     /// Tokens and device time of the tenant in the tier.
     pub usage: PartyUsage,
@@ -44,6 +44,7 @@ pub struct TenantUsage {
 pub struct UsageReport {
     /// Usage of each tier; that of the system tier is always 0.
     pub tiers: [PartyUsage; Tier::ALL.len()],
-    /// Usage of each tenant in each tier in which its account holds anything; the first tenants of the engine come first.
+    /// Usage of each tenant in each tier in which its account holds anything; the first tenants of the engine come
+    /// first.
     pub tenants: Vec<TenantUsage>,
 }

@@ -55,7 +55,7 @@ impl DrainRate {
     }
 
     /// Records that a waiting request was served and so left the queue, which ends a gap between departures.
-    pub fn left(&mut self, now: Timestamp) {
+    pub fn served(&mut self, now: Timestamp) {
         self.waiting = self.waiting.saturating_sub(1);
         let since = std::mem::replace(&mut self.since, (self.waiting > 0).then_some(now));
         let Some(since) = since else { return };
@@ -109,7 +109,7 @@ mod tests {
         let mut rate = queue(30);
         assert_eq!(rate.wait_us(Timestamp(0)), None, "nothing known yet");
         for second in 1..=10 {
-            rate.left(Timestamp(second * S));
+            rate.served(Timestamp(second * S));
         }
         assert_eq!(rate.wait_us(Timestamp(10 * S)), Some(20e6));
         assert_eq!(rate.wait_us(Timestamp(22 * S)), Some(40e6), "nobody left for 12 s");
@@ -149,7 +149,7 @@ mod tests {
         let mut rate = DrainRate::default();
         for minute in 0..40 {
             rate.entered(Timestamp(60 * minute * S));
-            rate.left(Timestamp((60 * minute + 1) * S));
+            rate.served(Timestamp((60 * minute + 1) * S));
         }
         for _ in 0..3 {
             rate.entered(Timestamp(9000 * S));
@@ -164,11 +164,11 @@ mod tests {
         for _ in 0..2 {
             rate.entered(Timestamp(100 * S));
         }
-        rate.left(Timestamp(101 * S));
+        rate.served(Timestamp(101 * S));
         assert_eq!(rate.wait_us(Timestamp(101 * S)), Some(1e6), "nobody waited before 100 s");
         let mut rate = queue(3);
         rate.gave_up();
-        rate.left(Timestamp(10 * S));
+        rate.served(Timestamp(10 * S));
         assert_eq!(rate.wait_us(Timestamp(10 * S)), Some(10e6), "two others waited for 10 s");
     }
 }

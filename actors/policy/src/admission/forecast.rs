@@ -123,10 +123,10 @@ impl Forecast {
     /// Records that a request was accepted: its prompt adds to the demand of its tier.
     pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
         let us = self.capacity.token_us * f64::from(prompt);
-        let kept = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
+        let decay = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
         self.rates_at = now;
         for rate in &mut self.rates {
-            *rate *= kept;
+            *rate *= decay;
         }
         self.rates[tier.index()] += us / TIME_CONSTANT_US;
         self.arrived_us[tier.index()] += us;
@@ -148,8 +148,8 @@ impl Forecast {
     /// prompt work that is served before the request, 0 to 1.
     pub fn first_token_us(&self, tier: Tier, prompt: u32, ahead: f64, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
-        let kept = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
-        let better: f64 = self.rates[..tier.index()].iter().sum::<f64>() * kept;
+        let decay = (-(now.since_us(self.rates_at) as f64) / TIME_CONSTANT_US).exp();
+        let better: f64 = self.rates[..tier.index()].iter().sum::<f64>() * decay;
         let share = (prompts_us / step_us.max(1.0) - better).max(LEAST_SHARE);
         let before =
             |us: &[f64; TIERS]| us[..tier.index()].iter().sum::<f64>() + us[tier.index()] * ahead;

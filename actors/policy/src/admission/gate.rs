@@ -180,8 +180,8 @@ impl Gate {
         self.credits.make(tier, tenant, now + retry_after_ms * 1000, now);
     }
 
-    /// Uses up one of the tenant's retry credits whose retry time has come, if the tenant has one, because a client says
-    /// that it comes back.
+    /// Uses up one of the tenant's retry credits whose retry time has come, if the tenant has one, because a client
+    /// says that it comes back.
     pub fn came_back(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
         self.credits.redeem(tier, tenant, now);
     }
@@ -282,10 +282,10 @@ impl Gate {
         }
     }
 
-    /// Refuses a request whose wait until now, with its expected wait at the recent drain rate of its queue, exceeds the
-    /// patience that the request itself states. The patience set for a tier refuses no request on arrival: a queue that stands still for
-    /// minutes while higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that
-    /// would have been served in time.
+    /// Refuses a request whose wait until now, with its expected wait at the recent drain rate of its queue, exceeds
+    /// the patience that the request itself states. The patience set for a tier refuses no request on arrival: a queue
+    /// that stands still for minutes while higher tiers are busy drains faster afterwards, and refusing on that
+    /// estimate refused work that would have been served in time.
     fn within_patience(&self, request: &Applicant) -> Result<(), Refusal> {
         let (tier, stated_ms) = (request.tier, request.max_wait_ms);
         let ahead = self.ahead(request);
@@ -332,8 +332,11 @@ impl Gate {
             // later would not make it faster.
             let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
             let limit_us = (limit_us * trusted).max(alone_us);
-            let limit_us =
-                if self.returns(request, now) { limit_us * RETURN_TIMES } else { limit_us };
+            let limit_us = if self.has_retry_credit(request, now) {
+                limit_us * RETURN_TIMES
+            } else {
+                limit_us
+            };
             (expected_us > limit_us).then_some((expected_us, limit_us))
         });
         let Some((expected_us, limit_us)) = behind else { return Ok(()) };
@@ -350,7 +353,7 @@ impl Gate {
     fn within_share(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
         let tier = request.tier;
         let refused = self.shedder.refuses(tier, self.decided);
-        let Some((had, due)) = refused.filter(|_| !self.returns(request, now)) else {
+        let Some((had, due)) = refused.filter(|_| !self.has_retry_credit(request, now)) else {
             return Ok(());
         };
         let percent = |share: f64| (share * 100.0).round() as u32;
@@ -364,7 +367,7 @@ impl Gate {
 
     /// Whether the client says that it comes back, and its tenant has a retry credit whose time has come, so that the
     /// client is preferred to newcomers.
-    pub fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
+    pub fn has_retry_credit(&self, request: &Applicant, now: Timestamp) -> bool {
         request.returning && self.credits.is_due(request.tier, request.tenant, now)
     }
 

@@ -64,8 +64,8 @@ impl PoolMap {
 }
 
 impl BlockStore {
-    /// Counts the blocks of both pools. `tier_of` returns the tier of a sequence, if it is known. The time that this takes
-    /// grows with the number of blocks: some 10 us for 10,000 blocks.
+    /// Counts the blocks of both pools. `tier_of` returns the tier of a sequence, if it is known. The time that this
+    /// takes grows with the number of blocks: some 10 us for 10,000 blocks.
     pub fn map(&self, tier_of: impl Fn(SeqId) -> Option<Tier>) -> BlockMap {
         let mut device = vec![0_u8; self.device.slots.len()];
         let mut host = vec![0_u8; self.host.slots.len()];
@@ -86,9 +86,9 @@ impl BlockStore {
         BlockMap { device: counted(&self.device, &device), host: counted(&self.host, &host) }
     }
 
-    /// Returns how many blocks at the front of a running sequence's table mirroring has copied to the host pool. The host
-    /// pool evicts the last blocks of a text first, so a binary search finds the last one that it still has; after a
-    /// failed copy the number may be too small.
+    /// Returns how many blocks at the front of a running sequence's table mirroring has copied to the host pool. The
+    /// host pool evicts the last blocks of a text first, so a binary search finds the last one that it still has; after
+    /// a failed copy the number may be too small.
     fn known_on_host(&self, sequence: &Sequence) -> usize {
         if sequence.phase != Phase::Running {
             return 0;

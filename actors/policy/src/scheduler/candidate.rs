@@ -17,8 +17,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) len: u32,
     /// Whether the sequence is in phase waiting: it is new or was preempted, and needs a block table.
     pub(crate) waits: bool,
-    /// Whether one token of the sequence is left to compute: it decodes, or it is a prompt with one token left.
-    pub(crate) decoding: bool,
+    /// Whether exactly one token is left to compute: the sequence is a stream, or a prompt but for its last token.
+    pub(crate) one_token_left: bool,
 }
 
 impl<'a> Candidate<'a> {
@@ -30,17 +30,17 @@ impl<'a> Candidate<'a> {
             tokens: 0,
             len: sequence.planned_len(),
             waits: sequence.phase == Phase::Waiting,
-            decoding: sequence.decoding(),
+            one_token_left: sequence.one_token_left(),
         }
     }
 }
 
-/// Returns the work of one decode step of those candidates that are decoding.
-pub(crate) fn streams_in<'a, 'b: 'a>(
+/// Returns the work of a step that computes one token of each candidate with one token left, and nothing else.
+pub(crate) fn decode_work<'a, 'b: 'a>(
     candidates: impl Iterator<Item = &'a Candidate<'b>>,
 ) -> StepWork {
     let mut work = StepWork::default();
-    for stream in candidates.filter(|candidate| candidate.decoding) {
+    for stream in candidates.filter(|candidate| candidate.one_token_left) {
         work.add_decode(stream.len);
     }
     work

@@ -81,8 +81,8 @@ impl State {
         self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
         self.ledger.stepped(&ended.shares, device_us, now);
-        // The slack reserve does not count steps in which only one tier has requests. The tier's streams may fall behind
-        // their pace in such steps, so premium streams lag more than beside requests of lower tiers.
+        // The slack reserve does not count steps in which only one tier has requests. The tier's streams may fall
+        // behind their pace in such steps, so premium streams lag more than beside requests of lower tiers.
         let target_ms = self.basis.targets.of(Tier::Premium).tpot_ms;
         if let Some(target_ms) = target_ms.filter(|_| !self.queue.traffic(now).one_tier) {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();
@@ -136,18 +136,18 @@ impl State {
         };
         let first = sequence.first_token_at.is_none();
         if first {
-            self.deadlines.flow[sequence.tier.index()].serves(now);
+            self.deadlines.flow[sequence.tier.index()].served(now);
         }
         if sequence.in_line() {
-            self.queue.drain[sequence.tier.index()].left(now);
+            self.queue.drain[sequence.tier.index()].served(now);
         }
         let Some(sampled) = sampled.filter(|sampled| !sequence.stops_at(sampled.token)) else {
             effects.extend(self.end_counted(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
             return;
         };
         if first {
-            self.queue.tenants.start(sequence);
-            self.queue.token_queue.left(sequence.service.tenant);
+            self.queue.tenants.served(sequence);
+            self.queue.token_queue.stops_waiting(sequence.service.tenant);
             self.deadlines.leave(sequence);
         }
         self.ledger.output(sequence.tier, sequence.service.account);
@@ -221,13 +221,14 @@ impl State {
         if !self.memory.shortage && !self.queue.table.has_queue() {
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.phase = Phase::Running;
-                sequence.kv.retained = 0;
+                sequence.kv.retained_tokens = 0;
             });
             return PreemptDecision::Abort;
         }
-        let retained = self.current(ticket).map_or(0, |sequence| sequence.kv.retained);
+        let retained_tokens =
+            self.current(ticket).map_or(0, |sequence| sequence.kv.retained_tokens);
         self.queue.table.update(ticket.seq, |sequence| sequence.kv.on_host = on_host);
-        let tier = self.close(ticket.seq, on_host > 0, retained);
+        let tier = self.close(ticket.seq, on_host > 0, retained_tokens);
         self.counters.count_preemption(tier, on_host > 0);
         PreemptDecision::Commit
     }

@@ -12,11 +12,12 @@ impl State {
     /// Adds a new sequence, which waits for KV blocks.
     pub(crate) fn enqueue(&mut self, mut new: NewSequence) {
         let tenant = new.salt;
-        if !self.basis.rules.share_prefixes {
+        new.salt = match self.basis.rules.share_prefixes {
+            true => new.cache_salt.unwrap_or(tenant),
             // With prefix sharing off, give the sequence a salt of its own, so that its block names are unique. After a
             // swap its own blocks are still found by these names.
-            new.salt = Salt::of_sequence(new.seq);
-        }
+            false => Salt::of_sequence(new.seq),
+        };
         let mut sequence = Sequence::new(new, self.basis.rules.limits.block_size);
         sequence.service.tenant = tenant;
         sequence.service.account =
@@ -70,8 +71,8 @@ impl State {
     }
 
     /// Of the waiting sequences of tiers below `tier` that have not started and are not on hold, ends the one last in
-    /// rank, so that a request of `tier` can have its permit. `choices` is the number of permits that the request needs;
-    /// returns `None` if these tiers have fewer waiting sequences (sequences on hold count too).
+    /// rank, so that a request of `tier` can have its permit. `choices` is the number of permits that the request
+    /// needs; returns `None` if these tiers have fewer waiting sequences (sequences on hold count too).
     pub(crate) fn displace(&mut self, tier: Tier, choices: u32, now: Timestamp) -> Option<Effect> {
         // Search only if there are such sequences: on a full server any refused request may ask.
         let (_, not_started) = self.queue.table.waiting_count();
@@ -137,10 +138,10 @@ impl State {
             // In its new tier the request may be in time.
             sequence.service.late = false;
             self.deadlines.leave(&sequence);
-            sequence.service.returns = false;
+            sequence.service.has_retry_credit = false;
             if sequence.first_token_at.is_none() {
-                self.deadlines.flow[sequence.tier.index()].leaves(sequence.arrival);
-                self.deadlines.flow[tier.index()].joins(sequence.arrival);
+                self.deadlines.flow[sequence.tier.index()].gave_up(sequence.arrival);
+                self.deadlines.flow[tier.index()].moved_in(sequence.arrival);
             }
         }
         (sequence.tier, sequence.service.priority) = (tier, priority);
@@ -156,8 +157,8 @@ impl State {
         true
     }
 
-    /// Ends a sequence with the outcome `outcome`; `None`: the client has gone. Returns the report of its end; `None`
-    /// if the sequence is unknown.
+    /// Ends a sequence. `outcome` is `None` if the client has gone. Returns the report of the sequence's end; `None` if
+    /// the sequence is unknown.
     pub(crate) fn end(
         &mut self,
         seq: SeqId,
@@ -186,7 +187,7 @@ impl State {
         self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
         if sequence.first_token_at.is_none() && outcome.is_none() {
-            self.deadlines.flow[sequence.tier.index()].leaves(sequence.arrival);
+            self.deadlines.flow[sequence.tier.index()].gave_up(sequence.arrival);
         }
         if sequence.tier == Tier::Premium {
             let missed = was_late && sequence.first_token_at.is_none();
@@ -215,11 +216,13 @@ impl State {
         })
     }
 
-    /// Counts a premium sequence that has ended for the slack reserve. `in_target` is whether it met all of its targets;
-    /// `None` if that is not known. (A late request that ends without a first token, because its client gave up for
-    /// example, has missed its target.) A sequence with targets of its own does not count, because any client may state
-    /// loose ones, nor does a disturbed one. A sequence does not count either if one tier alone had requests when its last
-    /// token came (without a token: when it arrived), because no reserve is kept then.
+    /// Changes the excess misses of the slack reserve by a premium sequence that has ended. `in_target`: whether the
+    /// sequence met all of its targets; `None` if that is not known. A late request that ends without a first token,
+    /// because its client gave up for example, has missed its target. Three kinds of sequences do not count:
+    /// - with targets of its own, because its client may have stated loose targets;
+    /// - disturbed: it was on hold or moved to another tier;
+    /// - one tier alone had requests when its last token came (without a token: when it arrived), because no reserve is
+    ///   kept then.
     fn learn_from_premium(&mut self, sequence: &Sequence, in_target: Option<bool>) {
         let at = sequence.last_token_at.unwrap_or(sequence.arrival);
         let of_tier = sequence.service.asked == SloTargets::default();
@@ -281,14 +284,16 @@ mod tests {
     #[test]
     fn blocks_are_named_after_the_tenant_only_if_prefixes_are_shared() {
         let tenant = Salt([7; 16]);
-        let salts = |shared| {
+        let salts = |shared, own: bool| {
             let mut s = scheduler(|e| e.prefix_cache.enabled = shared);
-            s.enqueue(NewSequence { salt: tenant, ..sequence(1, Tier::Standard, 20) });
+            let cache_salt = own.then_some(Salt([9; 16]));
+            s.enqueue(NewSequence { salt: tenant, cache_salt, ..sequence(1, Tier::Standard, 20) });
             let sequence = s.queue.table.get(SeqId(1)).expect("it waits");
             (sequence.text.salt, sequence.service.tenant)
         };
-        assert_eq!(salts(true), (tenant, tenant));
-        assert_eq!(salts(false), (Salt::of_sequence(SeqId(1)), tenant));
+        assert_eq!(salts(true, false), (tenant, tenant));
+        assert_eq!(salts(true, true), (Salt([9; 16]), tenant));
+        assert_eq!(salts(false, true), (Salt::of_sequence(SeqId(1)), tenant));
     }
 
     #[test]
@@ -329,7 +334,7 @@ mod tests {
         s.enqueue(sequence(1, Tier::Standard, 20));
         let drain = &mut s.queue.drain[Tier::Standard.index()];
         drain.entered(Timestamp(1));
-        drain.left(Timestamp(1001));
+        drain.served(Timestamp(1001));
         // One request left after 1000 us, and the other one has waited 4000 us since: 5000 us for two departures.
         let wait_us = |s: &State| s.queue.drain[Tier::Standard.index()].wait_us(Timestamp(5001));
         assert_eq!(wait_us(&s), Some(2500.0));
@@ -383,10 +388,11 @@ mod tests {
     #[test]
     fn a_client_came_back_only_in_the_tier_that_its_retry_time_was_for() {
         let mut s = scheduler(|_| ());
-        s.enqueue(NewSequence { returns: true, ..sequence(1, Tier::Standard, 20) });
-        let returns = |s: &State| s.queue.table.get(SeqId(1)).expect("it waits").service.returns;
-        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5) && returns(&s));
-        assert!(s.reprioritize(SeqId(1), Tier::Premium, 5) && !returns(&s));
+        s.enqueue(NewSequence { has_retry_credit: true, ..sequence(1, Tier::Standard, 20) });
+        let has_credit =
+            |s: &State| s.queue.table.get(SeqId(1)).expect("it waits").service.has_retry_credit;
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5) && has_credit(&s));
+        assert!(s.reprioritize(SeqId(1), Tier::Premium, 5) && !has_credit(&s));
     }
 
     #[test]

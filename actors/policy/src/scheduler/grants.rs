@@ -52,7 +52,7 @@ impl State {
         self.memory.free_blocks = grant.free_blocks;
         self.apply_grants(grant.grants, &mut batch, &mut in_flight);
         if planned.invalidated {
-            self.retry.again = true;
+            self.retry.may_replan = true;
             return (None, effects);
         }
         // Do not count an empty plan while a step is in flight: sequences of that step may hold the missing blocks, and
@@ -112,7 +112,7 @@ impl State {
         }
         if self.suspects.contains(ticket.seq) {
             self.suspects.deny();
-            self.retry.again = true;
+            self.retry.may_replan = true;
         }
     }
 
@@ -132,7 +132,7 @@ impl State {
         let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
         (sequence.kv.denied, sequence.kv.promised) = (false, false);
         if let Some(table) = table {
-            sequence.kv.table = table;
+            sequence.kv.block_table = table;
         }
         if in_flight.invalidated {
             return;
@@ -179,7 +179,7 @@ impl State {
             (sequence.opened(computed, block_size), token_tag, sequence.party())
         });
         let Some((opened, token_tag, party)) = opened else { return };
-        self.queue.token_queue.start(token_tag);
+        self.queue.token_queue.advance_to(token_tag);
         self.count_opened(opened, party);
     }
 
@@ -188,12 +188,13 @@ impl State {
     pub(crate) fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let Preempted { ticket, outcome } = preempted;
         let block_size = self.basis.rules.limits.block_size;
-        let (on_host, retained) = match outcome {
+        let (on_host, retained_tokens) = match outcome {
             PreemptOutcome::Freed { on_host, kept, .. } => (on_host, kept * block_size),
             PreemptOutcome::Copying { kept, .. } => {
                 // The preemption is only prepared: its blocks are being copied out. It is counted when it is committed.
                 self.set_phase(ticket, Phase::Preempting);
-                let retain = |sequence: &mut Sequence| sequence.kv.retained = kept * block_size;
+                let retain =
+                    |sequence: &mut Sequence| sequence.kv.retained_tokens = kept * block_size;
                 self.queue.table.change(ticket.seq, retain);
                 return Vec::new();
             }
@@ -208,7 +209,7 @@ impl State {
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.kv.saved = on_host > 0;
                 sequence.kv.on_host = on_host;
-                sequence.kv.retained = retained;
+                sequence.kv.retained_tokens = retained_tokens;
             });
             return Vec::new();
         }
@@ -218,17 +219,17 @@ impl State {
             return self.fail(ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
         self.queue.table.update(ticket.seq, |sequence| sequence.kv.on_host = on_host);
-        let tier = self.close(ticket.seq, on_host > 0, retained);
+        let tier = self.close(ticket.seq, on_host > 0, retained_tokens);
         self.counters.count_preemption(tier, on_host > 0);
         Vec::new()
     }
 
-    /// Moves a preempted sequence back to phase waiting. It keeps only the blocks of its first `retained` tokens.
-    /// Returns the index of the sequence's tier.
-    pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained: u32) -> usize {
+    /// Moves a preempted sequence back to phase waiting. It keeps only the blocks of its first `retained_tokens`
+    /// tokens. Returns the index of the sequence's tier.
+    pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained_tokens: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
-        sequence.closed(saved, retained);
+        sequence.closed(saved, retained_tokens);
         self.queue.place_again(&mut sequence, &self.basis);
         self.queue.table.insert(sequence);
         tier
@@ -280,7 +281,7 @@ fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
             seq: sequence.id,
             first_pos: computed,
             input,
-            table: Arc::clone(&sequence.kv.table),
+            table: Arc::clone(&sequence.kv.block_table),
             sample: samples.then_some(output),
         },
     }

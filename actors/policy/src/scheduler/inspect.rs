@@ -58,7 +58,8 @@ pub struct SequenceView {
     pub paused: bool,
     /// Whether the sequence is on hold because its client reads too slowly.
     pub slow_reader: bool,
-    /// Whether the first token of the sequence is expected after its deadline.
+    /// Whether the request counts as late: its first token is expected after its deadline, and the request does not
+    /// starve.
     pub late: bool,
     /// Place of the sequence in the order of service.
     pub order: ServiceOrder,
@@ -129,8 +130,8 @@ fn view(
 }
 
 fn held_blocks(kv: &Kv, phase: Phase, block_size: u32) -> HeldBlocks {
-    let device = match kv.table.len() {
-        0 => kv.retained / block_size,
+    let device = match kv.block_table.len() {
+        0 => kv.retained_tokens / block_size,
         blocks => blocks as u32,
     };
     let copying = matches!(phase, Phase::Preempting | Phase::Opening);

@@ -16,15 +16,15 @@ impl State {
             return None;
         }
         let begins = self.pipeline.begins(now);
-        self.retry.again = false;
+        self.retry.may_replan = false;
         self.queue.age(now, &self.basis);
         self.deadlines.judge(&mut self.queue, &self.basis, begins);
         if self.basis.rules.tiers_are_fair() {
             self.queue.note_waiting_tiers();
         }
-        let others_first = self.suspects.take_denied() || self.retry.scope != RetryScope::All;
+        let leave_out_suspects = self.suspects.take_denied() || self.retry.scope != RetryScope::All;
         let view = self.view(begins);
-        let mut plan = plan_step(&view, self.retry.scope, others_first);
+        let mut plan = plan_step(&view, self.retry.scope, leave_out_suspects);
         if plan.wants.is_empty() && self.retry.scope != RetryScope::All {
             // No sequence in the narrowed scope of the plan can run, so plan all sequences. If there are suspects of a
             // failed step, the new plan tries one suspect alone, because the other sequences had their turn in the
@@ -34,7 +34,7 @@ impl State {
             self.retry.scope = RetryScope::All;
         }
         // Do not count running sequences as skipped while one suspect of a failed step is tried alone.
-        let on_purpose = !self.suspects.is_empty() && !others_first;
+        let on_purpose = !self.suspects.is_empty() && !leave_out_suspects;
         self.retry.skipped_running = plan.skips_running && !on_purpose;
         let news = !self.outbox.progress.is_empty() || !self.outbox.released.is_empty();
         if plan.wants.is_empty() && !news {

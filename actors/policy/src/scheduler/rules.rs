@@ -60,8 +60,8 @@ impl Rules {
         }
     }
 
-    /// Switches to the settings of a named policy. These settings stay as they are: the largest numbers of sequences and
-    /// of tokens in a step, the number of steps in flight, the limit on copies in transit, the tiers' shares and
+    /// Switches to the settings of a named policy. These settings stay as they are: the largest numbers of sequences
+    /// and of tokens in a step, the number of steps in flight, the limit on copies in transit, the tiers' shares and
     /// patience, and the prefix cache.
     pub(crate) fn follow(&mut self, policy: Policy) {
         let preset = policy.preset();

@@ -163,8 +163,8 @@ impl State {
 
     /// Whether another plan may find more to do: something happened since the last plan, or the next plan considers
     /// other sequences.
-    pub(crate) fn must_replan(&self) -> bool {
-        self.retry.again
+    pub(crate) fn may_replan(&self) -> bool {
+        self.retry.may_replan
     }
 
     /// Returns the report for admission: device time that is available to prompts, and the backlog of prompts.

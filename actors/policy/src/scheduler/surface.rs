@@ -52,7 +52,7 @@ pub struct Scheduler {
     /// Actions that the owner must carry out, in order.
     actions: VecDeque<Action>,
     /// Whether an event came to which a new plan could respond.
-    plan_due: bool,
+    must_plan: bool,
     /// Time in the latest [`Action::WakeAt`], so that it is not repeated.
     wakes_at: Timestamp,
 }
@@ -63,7 +63,7 @@ impl Scheduler {
         Scheduler {
             state: State::new(settings, info, profile),
             actions: VecDeque::new(),
-            plan_due: false,
+            must_plan: false,
             wakes_at: Timestamp(0),
         }
     }
@@ -73,7 +73,7 @@ impl Scheduler {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
-        if std::mem::take(&mut self.plan_due) {
+        if std::mem::take(&mut self.must_plan) {
             let request = self.state.plan(now);
             let at = self.state.next_plan().filter(|at| *at > now && *at != self.wakes_at);
             if let Some(at) = at {
@@ -90,15 +90,15 @@ impl Scheduler {
         self.state.take_completed().map(Action::Completed)
     }
 
-    /// Whether all actions that earlier events caused have been taken, and the step that they made due is planned.
+    /// Whether the caller has taken all actions, and the scheduler has planned since the last event that asks for it.
     pub fn is_settled(&self) -> bool {
-        self.actions.is_empty() && !self.plan_due
+        self.actions.is_empty() && !self.must_plan
     }
 
     /// Adds a new sequence, which waits for KV blocks.
     pub fn enqueue(&mut self, new: NewSequence) {
         self.state.enqueue(new);
-        self.plan_due = true;
+        self.must_plan = true;
     }
 
     /// Ends a sequence whose client has gone. Its [`Effect::Ended`] has no outcome.
@@ -133,13 +133,13 @@ impl Scheduler {
     /// Puts a sequence on hold (an operator paused it, or its client reads too slowly), or ends the hold; returns
     /// whether the sequence is known.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
-        self.plan_due = true;
+        self.must_plan = true;
         self.state.set_hold(seq, hold, held)
     }
 
     /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is known.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
-        self.plan_due = true;
+        self.must_plan = true;
         self.state.reprioritize(seq, tier, priority)
     }
 
@@ -147,7 +147,7 @@ impl Scheduler {
     /// step, the number of steps in flight, the limit on copies in transit, shares, reservations, latency targets and
     /// the prefix cache stay as they are.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.plan_due = true;
+        self.must_plan = true;
         self.state.set_policy(policy);
     }
 
@@ -155,7 +155,7 @@ impl Scheduler {
     /// the next plan follows. The number of steps in flight, the limit on copies in transit and the prefix cache stay
     /// as they are, and live sequences keep the targets that they were promised.
     pub fn adjust(&mut self, settings: &EngineSettings) {
-        self.plan_due = true;
+        self.must_plan = true;
         let retarget = self.state.adjust(settings).map(Action::Retarget);
         self.actions.extend(retarget);
     }
@@ -173,7 +173,7 @@ impl Scheduler {
 
     /// Makes the scheduler plan although no event came, because the time in [`Action::WakeAt`] has come.
     pub fn wake(&mut self) {
-        self.plan_due = true;
+        self.must_plan = true;
     }
 
     /// Applies the block store's answer to a step request.
@@ -181,7 +181,7 @@ impl Scheduler {
         let (batch, effects) = self.state.granted(grant);
         // Plan again if a batch is submitted, because another step may follow it. After an empty plan, plan again only
         // if something happened meanwhile or the next plan considers other sequences.
-        self.plan_due |= batch.is_some() || self.state.must_replan();
+        self.must_plan |= batch.is_some() || self.state.may_replan();
         self.actions.extend(batch.map(Action::Submit));
         if !effects.is_empty() {
             self.actions.push_back(Action::Deliver(effects));
@@ -197,14 +197,14 @@ impl Scheduler {
     /// Corrects the cost model by a copy of `blocks` blocks that took `duration_us`, and counts the blocks.
     pub fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.state.copied(blocks, duration_us);
-        self.plan_due = true;
+        self.must_plan = true;
     }
 
     /// Applies an event of the block store. If the copies of a prepared preemption ended, returns whether the store
     /// shall commit or abort it.
     #[must_use]
     pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
-        self.plan_due = true;
+        self.must_plan = true;
         self.state.store_event(event)
     }
 
@@ -215,7 +215,7 @@ impl Scheduler {
     }
 
     fn deliver(&mut self, effects: Vec<Effect>) {
-        self.plan_due = true;
+        self.must_plan = true;
         if !effects.is_empty() {
             self.actions.push_back(Action::Deliver(effects));
         }

@@ -32,7 +32,7 @@ impl PrefillDemand {
         prompt: &Sequence,
         cost: &CostModel,
         (step_us, streams_wait): (f64, bool),
-        now: Timestamp,
+        begins: Timestamp,
     ) {
         let starts = prompt.planned_output() == 0;
         let Some(target_ms) = prompt.service.targets.ttft_ms.filter(|_| starts) else {
@@ -40,18 +40,19 @@ impl PrefillDemand {
         };
         let target_us = target_ms * 1000.0;
         let error = cost.error().step.max(LEAST_ERROR);
-        let aim_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
+        let planned_ttft_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
         let left = prompt.left_to_compute();
-        let left_us = cost.prefill_us(left, prompt.planned_len() - left);
+        let work_us = cost.prefill_us(left, prompt.planned_len() - left);
         // Count the whole step as spent, because a first token comes at the end of a step.
-        let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
-        if spent_us + step_us < aim_us {
-            self.later.push((aim_us - spent_us, left_us));
+        let spent_us = begins.since_us(prompt.arrival) as f64 + step_us;
+        if spent_us + step_us < planned_ttft_us {
+            self.later.push((planned_ttft_us - spent_us, work_us));
         } else if spent_us <= target_us || streams_wait {
-            self.in_next_step_us += left_us;
+            self.in_next_step_us += work_us;
         } else {
             let whole_us = cost.prefill_us(prompt.planned_len(), 0);
-            self.in_next_step_us += (whole_us * step_us / aim_us.max(step_us)).min(left_us);
+            self.in_next_step_us +=
+                (whole_us * step_us / planned_ttft_us.max(step_us)).min(work_us);
         }
     }
 
@@ -60,8 +61,8 @@ impl PrefillDemand {
     pub(crate) fn in_step_us(mut self, step_us: f64, bare_us: f64) -> f64 {
         self.later.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum_us, mut share) = (0.0, 0.0_f64);
-        for (within_us, left_us) in self.later {
-            sum_us += left_us;
+        for (within_us, work_us) in self.later {
+            sum_us += work_us;
             share = share.max(sum_us / within_us);
         }
         // Length of a step in which streams take `bare_us` and prompts take the share `share` of the step, us.
@@ -88,12 +89,12 @@ mod tests {
     /// us. The first prompt arrived `age_us` ago and has 12 of its 20 tokens left, the second arrived 10,000 us ago and
     /// has all of its 10 tokens left.
     fn demand_us(age_us: u64, streams_wait: bool) -> f64 {
-        let now = Timestamp(100_000);
+        let begins = Timestamp(100_000);
         let mut demand = PrefillDemand::default();
         for (age_us, tokens, computed) in [(age_us, 20, 8), (10_000, 10, 0)] {
             let mut prompt = prompt(100_000 - age_us, Tier::Premium, tokens, computed);
             prompt.service.targets.ttft_ms = Some(20.0);
-            demand.add(&prompt, &cost(), (1_000.0, streams_wait), now);
+            demand.add(&prompt, &cost(), (1_000.0, streams_wait), begins);
         }
         demand.in_step_us(1_000.0, 100.0)
     }

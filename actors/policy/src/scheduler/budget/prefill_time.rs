@@ -3,7 +3,7 @@
 use crate::admission::{Capacity, ShareReport};
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack::aimed_pace_us;
-use crate::scheduler::budget::step_budget::blocking_us;
+use crate::scheduler::budget::step_budget::blocking_typical_us;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::queue::arrivals::Traffic;
@@ -28,7 +28,7 @@ impl PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + basis.cost.prefill_us(room, 0);
-        let longest_us = longest_us.min(blocking_us(basis, traffic)).max(bare_us);
+        let longest_us = longest_us.min(blocking_typical_us(basis, traffic)).max(bare_us);
         let step_us = pace_us.clamp(bare_us, longest_us);
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
@@ -57,12 +57,13 @@ impl PrefillTime {
 /// Returns whether a sequence is a stream of a tier above background that is not on hold, also while it is being
 /// preempted.
 fn decodes(sequence: &&Sequence) -> bool {
-    let streams = sequence.planned_output() > 0 && sequence.decoding();
+    let streams = sequence.planned_output() > 0 && sequence.one_token_left();
     sequence.tier < Tier::Background && streams && !sequence.held()
 }
 
-/// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. The report has
-/// no `shedding` if steps have a fixed size and usage is not counted, because the available time is unknown in that case.
+/// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. The report
+/// has no `shedding` if steps have a fixed size and usage is not counted, because the available time is unknown in that
+/// case.
 pub(crate) fn capacity(
     queue: &Queue,
     basis: &Basis,
@@ -112,8 +113,8 @@ mod tests {
         s
     }
 
-    /// Gives a stream a TPOT target and a predicted length of 76 tokens, so that it aims at 98 % of the target: 75 steps
-    /// of 98 % end 1.5 targets early.
+    /// Gives a stream a TPOT target and a predicted length of 76 tokens, so that it aims at 98 % of the target: 75
+    /// steps of 98 % end 1.5 targets early.
     fn with_tpot_ms(mut stream: Sequence, tpot_ms: f64) -> Sequence {
         stream.service.targets.tpot_ms = Some(tpot_ms);
         stream.service.predicted_tokens = 76.0;
@@ -165,7 +166,8 @@ mod tests {
             s.queue.table.insert(with_tpot_ms(stream(2, Tier::Standard, (14, 2), 50), 0.4));
             PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW)).step_us
         };
-        // A step without prompts takes 128 us. The streams aim at 98 % of their targets; the second stream aims at 392 us.
+        // A step without prompts takes 128 us. The streams aim at 98 % of their targets; the second stream aims at 392
+        // us.
         assert_near(step_us(0.132), 129.36);
         assert_near(step_us(0.129), 128.0);
         assert_near(step_us(0.128), 392.0);

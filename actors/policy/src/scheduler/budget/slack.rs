@@ -39,30 +39,30 @@ pub(crate) struct Allowance {
     pub(crate) recoverable_us: f64,
 }
 
-/// Returns when the first token is due by the TTFT target alone: arrival + TTFT target. Without a TTFT target, returns
-/// the largest `Timestamp`; the deadline of the request, if it has one, then follows from its E2E target
+/// Returns the deadline of the first token by the TTFT target alone: arrival + TTFT target. Without a TTFT target,
+/// returns the largest `Timestamp`; the deadline, if there is one, then follows from the E2E target
 /// (`Service::deadline`).
-pub(crate) fn ttft_due(sequence: &Sequence) -> Timestamp {
+pub(crate) fn ttft_deadline(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
 }
 
-/// Returns when the first token of a stream came. If a step in flight is still sampling the first token, returns `now`,
-/// the start of the planned step. `None` if no step in flight samples it yet.
-fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
-    stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
+/// Returns when the first token of a stream came. If a step in flight is still sampling the first token, returns
+/// `begins`, the start of the planned step. `None` if no step in flight samples it yet.
+fn first_token(stream: &Sequence, begins: Timestamp) -> Option<Timestamp> {
+    stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(begins))
 }
 
 /// Returns a sort key of a sequence that sends tokens to its client. The less the sequence is ahead of its TPOT target,
 /// the larger is the key. The key is 0 if the sequence has no TPOT target, or if no step has sampled, or is sampling,
 /// the sequence's first token.
-pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
+pub(crate) fn urgency(stream: &Sequence, begins: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
-    let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
+    let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, begins)) else {
         return 0;
     };
-    let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
-    let slack_us = due_us - now.since_us(first) as f64;
+    let at_target_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
+    let slack_us = at_target_us - begins.since_us(first) as f64;
     // The key of a stream that is neither ahead nor behind is in the middle, because keys are not negative.
     (1_u64 << 63).saturating_add_signed(-(slack_us as i64)).max(1)
 }
@@ -72,7 +72,7 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
 pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     let targets = &sequence.service.targets;
     let due = match sequence.first_token_at {
-        None => targets.ttft_ms.map(|_| ttft_due(sequence))?,
+        None => targets.ttft_ms.map(|_| ttft_deadline(sequence))?,
         Some(first) => {
             let pace_us = targets.tpot_ms? * 1000.0;
             first + (pace_us * f64::from(sequence.output_len().saturating_sub(1))) as u64
@@ -81,21 +81,21 @@ pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
     Some(due.0 as i64 - now.0 as i64)
 }
 
-/// Returns the ample slack of a stream, us: by how much it would be ahead if its next token came at `now`, by its TPOT
-/// target or, if less, its E2E target; infinite without both. `None` if the slack is at most [`AMPLE_STEPS`] steps of
-/// `step_us`, or if the stream has no first token, not even in flight. For E2E the output is taken to be
+/// Returns the ample slack of a stream, us: by how much it would be ahead if its next token came at `begins`, by its
+/// TPOT target or, if less, its E2E target; infinite without both. `None` if the slack is at most [`AMPLE_STEPS`] steps
+/// of `step_us`, or if the stream has no first token, not even in flight. For E2E the output is taken to be
 /// [`OUTPUT_MARGIN`] times as long as predicted (at most `max_tokens`), in steps [`STEP_MARGIN`] times as long.
-pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
-    let first = first_token(stream, now)?;
+pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, begins: Timestamp) -> Option<f64> {
+    let first = first_token(stream, begins)?;
     let targets = &stream.service.targets;
     let by_pace = targets.tpot_ms.map_or(f64::INFINITY, |ms| {
-        ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
+        ms * 1000.0 * f64::from(stream.planned_output()) - begins.since_us(first) as f64
     });
     let by_end = targets.e2e_ms.map_or(f64::INFINITY, |ms| {
         let predicted = OUTPUT_MARGIN * stream.service.predicted_tokens;
         let still = (predicted - f64::from(stream.planned_output()))
             .clamp(1.0, f64::from(stream.output_left()).max(1.0));
-        ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * STEP_MARGIN * step_us
+        ms * 1000.0 - begins.since_us(stream.arrival) as f64 - still * STEP_MARGIN * step_us
     });
     Some(by_pace.min(by_end)).filter(|us| *us > AMPLE_STEPS * step_us)
 }
@@ -112,10 +112,10 @@ pub(crate) fn aimed_pace_us(stream: &Sequence) -> Option<f64> {
 
 /// Returns the longest next step that a stream allows; `None` if it has no TPOT target, has no first token yet, can no
 /// longer meet the target even in steps of `bare_us`, or is too far behind (`MAX_BEHIND`).
-pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
+pub(crate) fn allowance(stream: &Sequence, bare_us: f64, begins: Timestamp) -> Option<Allowance> {
     let target_us = stream.service.targets.tpot_ms? * 1000.0;
     let aim_us = aimed_pace_us(stream)?;
-    let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
+    let elapsed_us = begins.since_us(first_token(stream, begins)?) as f64;
     let steps = f64::from(stream.planned_output()) - 1.0;
     let ahead_of_pace_us = aim_us * steps - elapsed_us;
     let output_left = f64::from(stream.output_left());
@@ -147,13 +147,13 @@ mod tests {
 
     #[test]
     fn a_first_token_in_flight_counts_as_coming_now_and_one_not_in_flight_as_none() {
-        let now = Timestamp(90_000);
-        assert_eq!(first_token(&paced(3, None), now), Some(Timestamp(11_000)));
+        let begins = Timestamp(90_000);
+        assert_eq!(first_token(&paced(3, None), begins), Some(Timestamp(11_000)));
         let mut starting = prompt(1, Tier::Premium, 9, 4);
-        assert_eq!(first_token(&starting, now), None);
+        assert_eq!(first_token(&starting, begins), None);
         let part = Part { step: StepId(1), computed: Some(9), samples: true, void: false };
         starting.kv.in_flight.submit(part);
-        assert_eq!(first_token(&starting, now), Some(now));
+        assert_eq!(first_token(&starting, begins), Some(begins));
     }
 
     #[test]
@@ -186,11 +186,11 @@ mod tests {
     fn ample_slack_against_tpot_is_the_time_of_all_tokens_less_the_time_since_the_first() {
         let stream = paced(5, Some(30.0));
         // 5 tokens of 30 ms are 150,000 us; 40,000 us have passed since the first token.
-        let now = Timestamp(11_000 + 40_000);
-        assert_eq!(ample_slack_us(&stream, 7_000.0, now), Some(110_000.0));
-        assert_eq!(ample_slack_us(&stream, 54_999.0, now), Some(110_000.0));
-        assert_eq!(ample_slack_us(&stream, 55_000.0, now), None, "exactly two steps");
-        assert_eq!(ample_slack_us(&prompt(1, Tier::Premium, 9, 4), 7_000.0, now), None);
+        let begins = Timestamp(11_000 + 40_000);
+        assert_eq!(ample_slack_us(&stream, 7_000.0, begins), Some(110_000.0));
+        assert_eq!(ample_slack_us(&stream, 54_999.0, begins), Some(110_000.0));
+        assert_eq!(ample_slack_us(&stream, 55_000.0, begins), None, "exactly two steps");
+        assert_eq!(ample_slack_us(&prompt(1, Tier::Premium, 9, 4), 7_000.0, begins), None);
     }
 
     #[test]

@@ -10,16 +10,16 @@
 //! Lower tiers pay for the reserve, so it is no larger than premium's missed targets ask for. `slo.premium.assurance`
 //! is the share of premium requests that shall be in target, for example 0.999 (three nines). The reserve begins at its
 //! full size, at which it covers the lag in 99.9 % of the step time. While 1,000 premium requests (one divided by the
-//! share that may miss) are in target without a miss, the covered share falls by a nine: to 99 %, then to 90 %, and then
-//! to none. Each miss adds a nine, up to the full size. Any missed target counts, whatever its cause.
+//! share that may miss) are in target without a miss, the covered share falls by a nine: to 99 %, then to 90 %, and
+//! then to none. Each miss adds a nine, up to the full size. Any missed target counts, whatever its cause.
 
 use tiercel_device::Timestamp;
 
 /// Upper bound of the measured lag behind the TPOT target, us. A stream with a larger lag needs more slack than streams
 /// can save.
-const LAG_US_MAX: f64 = 1e6;
+const LAG_MAX_US: f64 = 1e6;
 /// Smallest lag behind the TPOT target that the histogram of lags tells apart from no lag, us.
-const LAG_US_MIN: f64 = 1e3;
+const LAG_MIN_US: f64 = 1e3;
 /// Ratio of a bucket's upper bound to its lower bound in the histogram of lags behind the TPOT target, for all buckets
 /// but the first and the last.
 const BUCKET_RATIO: f64 = 1.05;
@@ -135,7 +135,7 @@ impl SlackReserve {
             self.lag_us = (self.lag_us - idle_us).max(0.0);
         }
         self.stepped_at = now;
-        self.lag_us = (self.lag_us + premium_us - target_us).clamp(0.0, LAG_US_MAX);
+        self.lag_us = (self.lag_us + premium_us - target_us).clamp(0.0, LAG_MAX_US);
         self.buckets[bucket_of(self.lag_us)] += step_us;
         self.seen_us += step_us;
         self.steps += 1;
@@ -173,10 +173,10 @@ fn nines(share: f64) -> f64 {
 }
 
 fn bucket_of(lag_us: f64) -> usize {
-    if lag_us < LAG_US_MIN {
+    if lag_us < LAG_MIN_US {
         return 0;
     }
-    let at = (lag_us / LAG_US_MIN).ln() / BUCKET_RATIO.ln();
+    let at = (lag_us / LAG_MIN_US).ln() / BUCKET_RATIO.ln();
     (at as usize + 1).min(BUCKETS - 1)
 }
 
@@ -185,7 +185,7 @@ fn bucket_of(lag_us: f64) -> usize {
 fn upper_us(bucket: usize) -> f64 {
     match bucket {
         0 => 0.0,
-        at => (LAG_US_MIN * BUCKET_RATIO.powi(at as i32)).min(LAG_US_MAX),
+        at => (LAG_MIN_US * BUCKET_RATIO.powi(at as i32)).min(LAG_MAX_US),
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn the_reserve_is_bounded_and_forgotten() {
         let mut reserve = after(0.999, 1, 60_000.0, 10_000);
-        assert_eq!(reserve.us(), LAG_US_MAX);
+        assert_eq!(reserve.us(), LAG_MAX_US);
         for step in 10_000..300_000 {
             reserve.stepped(0.0, TARGET_US, TARGET_US, Timestamp(step * 30_000));
         }
@@ -290,7 +290,7 @@ mod tests {
             let upper = upper_us(bucket_of(lag_us));
             assert!(lag_us <= upper && upper < lag_us * 1.06, "{lag_us} {upper}");
         }
-        assert_eq!(upper_us(bucket_of(LAG_US_MAX)), LAG_US_MAX);
+        assert_eq!(upper_us(bucket_of(LAG_MAX_US)), LAG_MAX_US);
     }
 
     #[test]
@@ -330,6 +330,6 @@ mod tests {
 
     #[test]
     fn a_lag_beyond_the_largest_is_in_the_last_bucket() {
-        assert_eq!(bucket_of(2.0 * LAG_US_MAX), BUCKETS - 1);
+        assert_eq!(bucket_of(2.0 * LAG_MAX_US), BUCKETS - 1);
     }
 }

@@ -7,7 +7,7 @@
 //! shortest step limits the step, and prompts fill the step up to this length. If only one tier has requests, a stream
 //! may fall behind its aimed pace by [`RECOVERABLE_SHARE`] of its recoverable lag.
 //!
-//! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
+//! Only streams that can still meet their TPOT targets limit the step. Prompts with a prefill demand go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
 //!
 //! Slack is defined in `slack`, prefill demand in `prefill_demand`.
@@ -16,7 +16,7 @@ use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_demand::PrefillDemand;
 use crate::scheduler::budget::slack::{Allowance, allowance};
 use crate::scheduler::budget::slack_reserve::SlackReserve;
-use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::candidate::{Candidate, decode_work};
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::arrivals::Traffic;
 use tiercel_config::SloTargets;
@@ -28,13 +28,13 @@ const TIERS: usize = Tier::ALL.len();
 /// if prompts need more of it for their first tokens. A smaller share would make steps short, and so inefficient, while
 /// several tiers have requests.
 const BLOCKING: f64 = 0.3;
-/// Blocking limit for short prompts: longest step, as a share of the tightest TTFT target of a prompt of one token, whose
-/// derived target is the shortest. Such a prompt that arrives when a step begins has 1 - 0.6 = 0.4 of its target left
-/// for the next step.
+/// Blocking limit for short prompts: longest step, as a share of the tightest TTFT target of a prompt of one token,
+/// whose derived target is the shortest. Such a prompt that arrives when a step begins has 1 - 0.6 = 0.4 of its target
+/// left for the next step.
 const BLOCKING_SHORT_PROMPT: f64 = 0.6;
-/// Lower bound of the limit that these shares set, in multiples of the time of an empty step. On a slow device a
-/// shorter step would consist mostly of its fixed cost.
-const LEAST_BLOCKING: f64 = 2.0;
+/// Lower bound of the blocking limits, in multiples of the time of an empty step. On a slow device a shorter step would
+/// consist mostly of its fixed cost.
+const BLOCKING_MIN_STEPS: f64 = 2.0;
 /// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
 /// saving over more tokens would take longer than short streams last.
 const SAVING_TOKENS: f64 = 30.0;
@@ -53,19 +53,20 @@ pub(crate) struct StepBudget {
     blocking_us: f64,
     /// Time of the next step that each tier's prompts need for their first tokens to meet their TTFT targets, us.
     prefill_demand_us: [f64; TIERS],
-    /// Longest next step, us, that leaves premium and system streams their slack reserve, or lets them build it up.
+    /// Longest next step that premium and system streams allow for lower tiers' work, us: a longer step would use up
+    /// their slack reserve, or slack that they save up for the reserve. Infinite if no such stream limits the step.
     /// Prompts of the premium and system tiers may make a step longer, as far as their first tokens require.
-    reserved_us: f64,
+    allowed_with_reserve_us: f64,
 }
 
 impl StepBudget {
-    /// Returns the budget of a step with the sequences `candidates` that begins at `now`; `None` if the settings give
-    /// steps a fixed size.
+    /// Returns the budget of a step with the sequences `candidates` that begins at `begins`; `None` if the settings
+    /// give steps a fixed size.
     pub(crate) fn new(
         candidates: &[Candidate<'_>],
         basis: &Basis,
         (traffic, reserve): (Traffic, &SlackReserve),
-        now: Timestamp,
+        begins: Timestamp,
     ) -> Option<StepBudget> {
         if !basis.rules.budget_by_slack() {
             return None;
@@ -77,26 +78,26 @@ impl StepBudget {
             let paused = basis.rules.scheduling.pause_background && !alone;
             !paused || candidate.sequence.tier_before_ageing() < Tier::Background
         };
-        let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
+        let bare_us = basis.cost.step_us(&decode_work(candidates.iter().filter(counts)));
         // If only one tier has requests, use no slack reserve, which protects premium streams from lower tiers' work.
         let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
         let reserve = (reserve_us, reserve.saving_max());
         // If the streams are of one tier too, let them fall behind their pace, so that first tokens come sooner.
         let recoverable_share = if alone { RECOVERABLE_SHARE } else { 0.0 };
-        let (allowed_us, reserved_us) =
-            allowed_us(candidates, (reserve, recoverable_share), bare_us, now);
+        let (allowed_us, allowed_with_reserve_us) =
+            allowed_us(candidates, (reserve, recoverable_share), bare_us, begins);
         let mut budget = StepBudget {
             allowed_us,
             blocking_us: blocking_any_prompt_us(basis, traffic),
             prefill_demand_us: [0.0; TIERS],
-            reserved_us,
+            allowed_with_reserve_us,
         };
         let (limiting, tightest_us) =
             budget.tightest().unwrap_or((Tier::Background, f64::INFINITY));
         let step_us = tightest_us.min(budget.blocking_us);
         if step_us.is_finite() {
             let lengths_us = (step_us.max(bare_us), bare_us);
-            budget.add_demand(candidates, basis, lengths_us, limiting, now);
+            budget.add_demand(candidates, basis, lengths_us, limiting, begins);
         }
         Some(budget)
     }
@@ -109,14 +110,14 @@ impl StepBudget {
         basis: &Basis,
         (step_us, bare_us): (f64, f64),
         limiting: Tier,
-        now: Timestamp,
+        begins: Timestamp,
     ) {
         for tier in Tier::ALL {
-            let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
+            let prompts = candidates.iter().filter(|candidate| !candidate.one_token_left);
             let prompts = prompts.map(|prompt| prompt.sequence).filter(|s| s.tier == tier);
             let mut demand = PrefillDemand::default();
             for prompt in prompts {
-                demand.add(prompt, &basis.cost, (step_us, tier < limiting), now);
+                demand.add(prompt, &basis.cost, (step_us, tier < limiting), begins);
             }
             self.prefill_demand_us[tier.index()] = demand.in_step_us(step_us, bare_us);
         }
@@ -124,9 +125,9 @@ impl StepBudget {
 
     /// Returns the longest next step that the streams of tiers above `tier` allow, us. If `tier` is below premium, the
     /// step also leaves premium streams their slack reserve.
-    fn above(&self, tier: Tier) -> f64 {
+    fn allowed_by_higher_us(&self, tier: Tier) -> f64 {
         let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
-        if tier > Tier::Premium { least.min(self.reserved_us) } else { least }
+        if tier > Tier::Premium { least.min(self.allowed_with_reserve_us) } else { least }
     }
 
     /// Returns the tier whose streams allow only the shortest step, and the length of that step, us; `None` if no
@@ -138,19 +139,21 @@ impl StepBudget {
 
     /// Returns the time of the next step that higher tiers' streams and prompts leave to background streams, us;
     /// negative if there is none. Prompts take the larger of the prefill demand of all prompts and `in_time_us`, the
-    /// time of the whole rest of prompts in time (0 if streams are not paused for them). `bare_us` is the time of a step
-    /// with the higher tiers' streams alone.
-    pub(crate) fn left_to_background(&self, bare_us: f64, in_time_us: f64) -> f64 {
+    /// time of the whole rest of prompts in time (0 if streams are not paused for them). `bare_us` is the time of a
+    /// step with the higher tiers' streams alone.
+    pub(crate) fn background_us(&self, bare_us: f64, in_time_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us.iter().sum();
-        self.above(Tier::Background).min(self.blocking_us) - bare_us - demand_us.max(in_time_us)
+        self.allowed_by_higher_us(Tier::Background).min(self.blocking_us)
+            - bare_us
+            - demand_us.max(in_time_us)
     }
 
     /// Returns by how much a step that gives premium prompts the time they need is longer than premium streams allow,
     /// us; negative if it is not. `bare_us` is the time of a step with only the streams of effective tiers (before
     /// ageing) above background.
-    pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
+    pub(crate) fn over_premium_us(&self, bare_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us[..Tier::Standard.index()].iter().sum();
-        bare_us + demand_us - self.above(Tier::Standard)
+        bare_us + demand_us - self.allowed_by_higher_us(Tier::Standard)
     }
 
     /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams, the
@@ -158,11 +161,12 @@ impl StepBudget {
     /// more, up to what streams of tiers above those prompts' tier allow.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
         let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
-        let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;
+        let mut budget_us =
+            tightest_us.min(self.allowed_with_reserve_us).min(self.blocking_us) - bare_us;
         let mut demand_us = 0.0;
         for tier in Tier::ALL {
             demand_us += self.prefill_demand_us[tier.index()];
-            budget_us = budget_us.max(demand_us.min(self.above(tier) - bare_us));
+            budget_us = budget_us.max(demand_us.min(self.allowed_by_higher_us(tier) - bare_us));
         }
         budget_us.max(0.0)
     }
@@ -183,13 +187,13 @@ fn allowed_us(
     candidates: &[Candidate<'_>],
     ((reserve_us, saving_max), recoverable_share): ((f64, f64), f64),
     bare_us: f64,
-    now: Timestamp,
+    begins: Timestamp,
 ) -> ([f64; TIERS], f64) {
     let mut allowed_us = [f64::INFINITY; TIERS];
-    let mut reserved_us = f64::INFINITY;
-    for stream in candidates.iter().filter(|candidate| candidate.decoding) {
+    let mut allowed_with_reserve_us = f64::INFINITY;
+    for stream in candidates.iter().filter(|candidate| candidate.one_token_left) {
         let tier = stream.sequence.tier;
-        let allowance = allowance(stream.sequence, bare_us, now);
+        let allowance = allowance(stream.sequence, bare_us, begins);
         if let Some(Allowance { aim_us, ahead_of_pace_us, recoverable_us }) = allowance {
             let step_us = aim_us + ahead_of_pace_us + recoverable_share * recoverable_us;
             let least = &mut allowed_us[tier.index()];
@@ -197,37 +201,39 @@ fn allowed_us(
             if tier <= Tier::Premium {
                 let saving_us = (reserve_us / SAVING_TOKENS).min(saving_max * aim_us);
                 let until_saved_us = step_us.min(aim_us - saving_us);
-                reserved_us = reserved_us.min(until_saved_us.max(step_us - reserve_us));
+                allowed_with_reserve_us =
+                    allowed_with_reserve_us.min(until_saved_us.max(step_us - reserve_us));
             }
         }
     }
-    (allowed_us, reserved_us)
+    (allowed_us, allowed_with_reserve_us)
 }
 
 /// Returns the blocking limit of the next step, us: the share [`BLOCKING`] of the tightest TTFT target. The limit is
 /// infinite if no tier with a TTFT target had requests lately, or if only one tier has requests: shorter steps would
 /// only make these requests wait for more steps.
-pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
+pub(crate) fn blocking_typical_us(basis: &Basis, traffic: Traffic) -> f64 {
     limit_us(basis, traffic, |targets| Some(BLOCKING * targets.ttft_ms?))
 }
 
 /// Returns the longest step that blocks neither the typical prompt nor the shortest one for too long, us: the smaller
-/// of [`blocking_us`] and the share [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a one-token prompt.
+/// of [`blocking_typical_us`] and the share [`BLOCKING_SHORT_PROMPT`] of the tightest TTFT target of a one-token
+/// prompt.
 fn blocking_any_prompt_us(basis: &Basis, traffic: Traffic) -> f64 {
     let of_one_token =
         |targets: SloTargets| Some(BLOCKING_SHORT_PROMPT * targets.of_prompt(1).ttft_ms?);
-    blocking_us(basis, traffic).min(limit_us(basis, traffic, of_one_token))
+    blocking_typical_us(basis, traffic).min(limit_us(basis, traffic, of_one_token))
 }
 
 /// Returns the smallest of the limits that `limit_ms` computes from the latency targets of each tier with recent
-/// arrivals, us, and at least [`LEAST_BLOCKING`] empty steps.
+/// arrivals, us, and at least [`BLOCKING_MIN_STEPS`] empty steps.
 fn limit_us(basis: &Basis, traffic: Traffic, limit_ms: impl Fn(SloTargets) -> Option<f64>) -> f64 {
     if traffic.one_tier {
         return f64::INFINITY;
     }
     let present = Tier::ALL.into_iter().filter(|tier| traffic.came(*tier));
     let limits_ms = present.filter_map(|tier| limit_ms(basis.targets.of(tier)));
-    let least_us = LEAST_BLOCKING * basis.cost.step_us(&StepWork::default());
+    let least_us = BLOCKING_MIN_STEPS * basis.cost.step_us(&StepWork::default());
     (limits_ms.fold(f64::INFINITY, f64::min) * 1000.0).max(least_us)
 }
 
@@ -244,16 +250,16 @@ mod tests {
             allowed_us: [100.0, 200.0, 300.0, 400.0],
             blocking_us: 1_000.0,
             prefill_demand_us: [0.0, 30.0, 50.0, 0.0],
-            reserved_us: 90.0,
+            allowed_with_reserve_us: 90.0,
         }
     }
 
     #[test]
     fn background_streams_get_what_higher_tiers_leave() {
-        assert_eq!(budget().left_to_background(5.0, 0.0), 90.0 - 5.0 - 80.0);
-        assert_eq!(budget().left_to_background(5.0, 81.0), 90.0 - 5.0 - 81.0);
+        assert_eq!(budget().background_us(5.0, 0.0), 90.0 - 5.0 - 80.0);
+        assert_eq!(budget().background_us(5.0, 81.0), 90.0 - 5.0 - 81.0);
         let blocked = StepBudget { blocking_us: 60.0, ..budget() };
-        assert_eq!(blocked.left_to_background(5.0, 0.0), 60.0 - 5.0 - 80.0);
+        assert_eq!(blocked.background_us(5.0, 0.0), 60.0 - 5.0 - 80.0);
     }
 
     #[test]
@@ -277,7 +283,7 @@ mod tests {
 
     #[test]
     fn premium_prompts_take_time_beyond_what_premium_streams_allow() {
-        assert_eq!(budget().over_premium(5.0), 5.0 + 30.0 - 90.0);
-        assert_eq!(budget().over_premium(70.0), 70.0 + 30.0 - 90.0);
+        assert_eq!(budget().over_premium_us(5.0), 5.0 + 30.0 - 90.0);
+        assert_eq!(budget().over_premium_us(70.0), 70.0 + 30.0 - 90.0);
     }
 }

@@ -133,8 +133,9 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     for number in 65..=128 {
         s.learn_from_step(&ended, &output, Timestamp(number * 100));
     }
-    // Each step holds 100 us of fixed cost and 2000 us of premium's and the system's work. The TPOT target is 2000 us, so
-    // each of 64 steps adds 100 us to the lag. The reserve is the upper bound of the lag's bucket, which is 5 % wide.
+    // Each step holds 100 us of fixed cost and 2000 us of premium's and the system's work. The TPOT target is 2000 us,
+    // so each of 64 steps adds 100 us to the lag. The reserve is the upper bound of the lag's bucket, which is 5 %
+    // wide.
     let lag_us = 64.0 * 100.0;
     assert!((lag_us..lag_us * 1.05).contains(&s.reserve.us()), "{}", s.reserve.us());
 }

@@ -97,7 +97,7 @@ fn a_victim_that_is_copied_out_will_retain_whole_blocks() {
     let outcome = PreemptOutcome::Copying { blocks: 2, kept: 3 };
     s.preempted(Preempted { ticket: ticket(1), outcome });
     let sequence = s.queue.table.get(SeqId(1)).expect("it lives");
-    assert_eq!((sequence.phase, sequence.kv.retained), (Phase::Preempting, 3 * BLOCK));
+    assert_eq!((sequence.phase, sequence.kv.retained_tokens), (Phase::Preempting, 3 * BLOCK));
 }
 
 #[test]

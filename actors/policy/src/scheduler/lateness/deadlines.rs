@@ -21,7 +21,7 @@ use crate::Weight;
 use crate::blocks::Salt;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_time::PrefillTime;
-use crate::scheduler::budget::slack::ttft_due;
+use crate::scheduler::budget::slack::ttft_deadline;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::lateness::flow::Flow;
 use crate::scheduler::lateness::starvation::LateRequests;
@@ -74,8 +74,8 @@ impl Deadlines {
     /// Adds an arriving prompt that takes `work_us` of device time to the recent prompt demand of its tier.
     fn arrives(&mut self, tier: Tier, work_us: f64, now: Timestamp) {
         for (shares, time_constant_us) in self.arriving.iter_mut().zip(TIME_CONSTANT_US) {
-            let left = (-(now.since_us(self.at) as f64) / time_constant_us).exp();
-            shares.iter_mut().for_each(|share| *share *= left);
+            let decay = (-(now.since_us(self.at) as f64) / time_constant_us).exp();
+            shares.iter_mut().for_each(|share| *share *= decay);
             shares[tier.index()] += work_us / time_constant_us;
         }
         self.at = self.at.max(now);
@@ -84,9 +84,9 @@ impl Deadlines {
     /// Returns the recent prompt demand of `tiers` as a share of the device's time, averaged over the time constant of
     /// `tier`.
     fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
-        let left = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US[tier.index()]).exp();
+        let decay = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US[tier.index()]).exp();
         let arriving = &self.arriving[tier.index()];
-        tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * left
+        tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * decay
     }
 
     /// Adds a request to those that are judged, if it has a deadline, and to the late ones, if it is late.
@@ -126,7 +126,7 @@ struct Prompt {
     weight: Weight,
     /// Time until the prompt must be done, us; negative if this moment has passed. The prompt of a request that was
     /// late must be done [`RECOVERY_STEPS`] steps before its deadline, any other prompt at its deadline.
-    due_us: f64,
+    until_deadline_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
 }
@@ -152,11 +152,11 @@ impl Judged {
         now: Timestamp,
     ) -> Judged {
         let (_, deadline, _) = entry;
-        let slack_us = if sequence.service.late { RECOVERY_STEPS * step_us } else { 0.0 };
-        let due_us = deadline.0 as f64 - now.0 as f64 - slack_us;
+        let margin_us = if sequence.service.late { RECOVERY_STEPS * step_us } else { 0.0 };
+        let until_deadline_us = deadline.0 as f64 - now.0 as f64 - margin_us;
         Judged {
             entry,
-            prompt: prompt(sequence, due_us, (basis, uncached_share)),
+            prompt: prompt(sequence, until_deadline_us, (basis, uncached_share)),
             held: sequence.held(),
             was_late: sequence.service.late,
         }
@@ -198,8 +198,8 @@ impl InTime {
 }
 
 /// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us.
-/// `prompts` come in ascending order of `due_us`. They get the share `share` of the device's time, after `before_us` of
-/// work of higher tiers.
+/// `prompts` come in ascending order of `until_deadline_us`. They get the share `share` of the device's time, after
+/// `before_us` of work of higher tiers.
 fn split_late(
     prompts: impl Iterator<Item = Prompt>,
     before_us: f64,
@@ -210,7 +210,7 @@ fn split_late(
     for prompt in prompts {
         in_time.take(prompt);
         work_us += prompt.work_us;
-        while (before_us + work_us) / share > prompt.due_us {
+        while (before_us + work_us) / share > prompt.until_deadline_us {
             let Some((longest_us, longest)) = in_time.give_up() else { break };
             work_us -= longest_us as f64;
             late.push(longest);
@@ -230,7 +230,7 @@ impl Deadlines {
     ) {
         let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0) * queue.uncached_share();
         self.arrives(sequence.tier, work_us, now);
-        self.flow[sequence.tier.index()].comes(now);
+        self.flow[sequence.tier.index()].entered(now);
         sequence.service.deadline = self.deadline(sequence, (queue, basis), now);
         self.insert(sequence);
     }
@@ -255,7 +255,7 @@ impl Deadlines {
     ) -> Option<Timestamp> {
         let targets = sequence.service.targets;
         if targets.ttft_ms.is_some() {
-            return Some(ttft_due(sequence));
+            return Some(ttft_deadline(sequence));
         }
         let e2e_us = targets.e2e_ms? * 1000.0;
         let target_us = targets.tpot_ms.map(|ms| ms * 1000.0);
@@ -279,7 +279,7 @@ impl Deadlines {
             return 2.0 * PrefillTime::now(queue, basis, traffic).step_us;
         }
         let mut streams = StepWork::default();
-        for (_, stream) in queue.table.active().filter(|(_, stream)| stream.decoding()) {
+        for (_, stream) in queue.table.active().filter(|(_, stream)| stream.one_token_left()) {
             streams.add_decode(stream.planned_len());
         }
         let prompts = self.taken_by(&Tier::ALL, tier, now).min(PROMPTS_SHARE_MAX);
@@ -312,7 +312,7 @@ impl Deadlines {
             let judged: Vec<Judged> = judged.collect();
             let mut prompts: Vec<Prompt> =
                 judged.iter().filter_map(|request| request.prompt).collect();
-            prompts.sort_by(|a, b| a.due_us.total_cmp(&b.due_us));
+            prompts.sort_by(|a, b| a.until_deadline_us.total_cmp(&b.until_deadline_us));
             let (late, work_us) = split_late(prompts.into_iter(), before_us, share);
             before_us += work_us;
             for Judged { entry, held, was_late, .. } in judged {
@@ -365,7 +365,7 @@ impl Deadlines {
 /// first token is already being sampled, so that no prompt work is left.
 fn prompt(
     sequence: &Sequence,
-    due_us: f64,
+    until_deadline_us: f64,
     (basis, uncached_share): (&Basis, f64),
 ) -> Option<Prompt> {
     let waits = !sequence.held() && sequence.planned_output() == 0;
@@ -373,7 +373,7 @@ fn prompt(
     let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
     let work_us = if sequence.has_started() { whole_us } else { whole_us * uncached_share };
     let (tenant, weight) = sequence.service.weighted_tenant();
-    waits.then_some(Prompt { seq: sequence.id, tenant, weight, due_us, work_us })
+    waits.then_some(Prompt { seq: sequence.id, tenant, weight, until_deadline_us, work_us })
 }
 
 #[cfg(test)]

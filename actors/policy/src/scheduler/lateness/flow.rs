@@ -28,15 +28,15 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Counts a request that comes.
-    pub(crate) fn comes(&mut self, now: Timestamp) {
+    /// Counts a request that enters the tier.
+    pub(crate) fn entered(&mut self, now: Timestamp) {
         self.age(now);
         self.came += 1.0;
         self.compare();
     }
 
-    /// Counts a request that gets its first token.
-    pub(crate) fn serves(&mut self, now: Timestamp) {
+    /// Counts a request that is served: it gets its first token.
+    pub(crate) fn served(&mut self, now: Timestamp) {
         self.age(now);
         self.served += 1.0;
         self.compare();
@@ -48,13 +48,13 @@ impl Flow {
     }
 
     /// Discounts a request that came at `arrival`, because its client left or an operator moved it to another tier.
-    pub(crate) fn leaves(&mut self, arrival: Timestamp) {
+    pub(crate) fn gave_up(&mut self, arrival: Timestamp) {
         self.came = (self.came - weight(self.at.since_us(arrival))).max(0.0);
         self.compare();
     }
 
     /// Counts a request that came at `arrival`, because an operator moved it here from another tier.
-    pub(crate) fn joins(&mut self, arrival: Timestamp) {
+    pub(crate) fn moved_in(&mut self, arrival: Timestamp) {
         self.came += weight(self.at.since_us(arrival));
         self.compare();
     }
@@ -95,10 +95,10 @@ mod tests {
         let mut next_s = 0.0;
         for s in 0..600 {
             while next_s < f64::from(s) + 1.0 {
-                flow.comes(Timestamp((next_s * 1e6) as u64));
+                flow.entered(Timestamp((next_s * 1e6) as u64));
                 next_s += gap_s;
             }
-            flow.serves(Timestamp((s + 1) as u64 * 1_000_000));
+            flow.served(Timestamp((s + 1) as u64 * 1_000_000));
         }
         flow
     }
@@ -114,11 +114,11 @@ mod tests {
     fn a_burst_is_forgotten_after_a_few_minutes() {
         let mut flow = flow(1.0);
         let second = |s: u64| Timestamp(s * 1_000_000);
-        (0..100).for_each(|_| flow.comes(second(600)));
+        (0..100).for_each(|_| flow.entered(second(600)));
         assert!(!flow.balanced());
         for s in 601..=900 {
-            flow.comes(second(s));
-            flow.serves(second(s));
+            flow.entered(second(s));
+            flow.served(second(s));
         }
         assert!(flow.balanced());
     }
@@ -128,15 +128,15 @@ mod tests {
         let mut flow = Flow::default();
         let mut balanced = Vec::new();
         for s in 0..=60_u64 {
-            flow.comes(Timestamp(s * 1_000_000));
-            flow.serves(Timestamp(s * 1_000_000));
+            flow.entered(Timestamp(s * 1_000_000));
+            flow.served(Timestamp(s * 1_000_000));
             balanced.push(flow.balanced());
         }
         assert_eq!(balanced.iter().position(|balanced| *balanced), Some(60));
-        (0..9).for_each(|_| flow.comes(Timestamp(61_000_000)));
+        (0..9).for_each(|_| flow.entered(Timestamp(61_000_000)));
         assert!(!flow.balanced(), "9 more than 38 came");
-        flow.serves(Timestamp(62_000_000));
-        (0..8).for_each(|_| flow.serves(Timestamp(62_000_000)));
+        flow.served(Timestamp(62_000_000));
+        (0..8).for_each(|_| flow.served(Timestamp(62_000_000)));
         assert!(flow.equal_since.is_some() && !flow.balanced(), "the minute begins anew");
     }
 
@@ -144,10 +144,10 @@ mod tests {
     fn of_few_requests_two_more_may_come_than_are_served() {
         let mut flow = Flow::default();
         let second = Timestamp(0);
-        flow.comes(second);
-        flow.comes(second);
+        flow.entered(second);
+        flow.entered(second);
         assert!(flow.equal_since.is_some());
-        flow.comes(second);
+        flow.entered(second);
         assert!(flow.equal_since.is_none());
     }
 
@@ -158,8 +158,8 @@ mod tests {
         let mut equal = 0;
         for s in 0..900_u64 {
             let (came, served) = if s < 600 { (2, 1) } else { (1, 2) };
-            (0..came).for_each(|_| flow.comes(Timestamp(s * 1_000_000)));
-            (0..served).for_each(|_| flow.serves(Timestamp(s * 1_000_000)));
+            (0..came).for_each(|_| flow.entered(Timestamp(s * 1_000_000)));
+            (0..served).for_each(|_| flow.served(Timestamp(s * 1_000_000)));
             equal += u32::from(flow.equal_since.is_some());
             assert!(!flow.balanced(), "second {s}");
         }
@@ -170,26 +170,26 @@ mod tests {
     fn a_request_whose_client_left_does_not_count_as_come() {
         let second = |s: u64| Timestamp(s * 1_000_000);
         let mut flow = flow(1.0);
-        (0..50).for_each(|_| flow.comes(second(600)));
+        (0..50).for_each(|_| flow.entered(second(600)));
         let mut moved = Flow::default();
         for s in 601..=630 {
-            flow.comes(second(s));
-            flow.serves(second(s));
-            moved.serves(second(s));
+            flow.entered(second(s));
+            flow.served(second(s));
+            moved.served(second(s));
         }
         assert!(flow.equal_since.is_none() && moved.equal_since.is_none());
-        (0..50).for_each(|_| flow.leaves(second(600)));
+        (0..50).for_each(|_| flow.gave_up(second(600)));
         assert!(flow.equal_since.is_some());
-        (601..=630).for_each(|s| moved.joins(second(s)));
+        (601..=630).for_each(|s| moved.moved_in(second(s)));
         assert!(moved.equal_since.is_some());
     }
 
     #[test]
     fn an_earlier_event_does_not_turn_time_back() {
         let mut flow = Flow::default();
-        flow.comes(Timestamp(60_000_000));
-        flow.serves(Timestamp(0));
-        flow.comes(Timestamp(60_000_000));
+        flow.entered(Timestamp(60_000_000));
+        flow.served(Timestamp(0));
+        flow.entered(Timestamp(60_000_000));
         assert_eq!((flow.came, flow.served), (2.0, 1.0));
     }
 }

@@ -38,21 +38,21 @@ const ALONE_US: u64 = 10_000_000;
 /// make every request late. So a request waits the longer before it starves, the longer the queue is.
 const ALONE_SHARE: f64 = 0.35;
 /// If no higher tier has requests, a tenant's late requests starve only if its queue drains within this time, us.
-const DRAIN_US_MAX: f64 = 300e6;
+const DRAIN_MAX_US: f64 = 300e6;
 /// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
-/// Background requests do not starve while higher tiers have requests: higher tiers leave background so little time that
-/// all background requests would be late, and all would starve.
+/// Background requests do not starve while higher tiers have requests: higher tiers leave background so little time
+/// that all background requests would be late, and all would starve.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
 /// part of this number in proportion to its weight, and at least one request. If the parts add up to more than this
 /// number, only the oldest requests starve.
 const STARVING_MAX: usize = 32;
 
-/// Tier and tenant of a request.
-type Owner = (Tier, Salt);
+/// Tenant in a tier: its late requests are one group.
+type TierTenant = (Tier, Salt);
 
-/// A late request: whether its client did not come back at a retry time, its arrival, and its id. Requests of clients
-/// that came back sort first, because they starve at once.
+/// Sort key of a late request: whether its client is a newcomer (has no retry credit), its arrival, and its id.
+/// Requests with a retry credit sort first, because they starve at once.
 type LateEntry = (bool, Timestamp, SeqId);
 
 /// Late requests, split into those that wait behind their tier and those that starve (count as in time for good).
@@ -60,10 +60,10 @@ type LateEntry = (bool, Timestamp, SeqId);
 pub(crate) struct LateRequests {
     /// Late requests that do not starve yet: they are served behind the requests of their tier that are in time. A
     /// tenant without such requests has no entry.
-    behind: BTreeMap<Owner, Group<LateEntry>>,
+    behind: BTreeMap<TierTenant, Group<LateEntry>>,
     /// Requests that starve: late requests that count as in time for good, because the request has waited long or its
     /// client came back at the retry time. A tenant without such requests has no entry.
-    starving: BTreeMap<Owner, Group<SeqId>>,
+    starving: BTreeMap<TierTenant, Group<SeqId>>,
 }
 
 /// Requests of one tenant.
@@ -93,23 +93,23 @@ impl LateRequests {
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = entry(sequence);
         if sequence.service.late {
-            let group = self.behind.entry(owner(sequence)).or_default();
+            let group = self.behind.entry(tier_tenant(sequence)).or_default();
             group.weight = sequence.service.weight;
             group.requests.insert(entry);
         } else {
-            remove(&mut self.behind, owner(sequence), entry);
+            remove(&mut self.behind, tier_tenant(sequence), entry);
         }
     }
 
     /// Removes a request from the late and starving ones, because it got its first token, ended or was reprioritized.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
-        remove(&mut self.behind, owner(sequence), entry(sequence));
-        remove(&mut self.starving, owner(sequence), sequence.id);
+        remove(&mut self.behind, tier_tenant(sequence), entry(sequence));
+        remove(&mut self.starving, tier_tenant(sequence), sequence.id);
     }
 
     /// Whether a request is late or starves.
     pub(crate) fn contains(&self, sequence: &Sequence) -> bool {
-        let starving = self.starving.get(&owner(sequence));
+        let starving = self.starving.get(&tier_tenant(sequence));
         sequence.service.late || starving.is_some_and(|group| group.requests.contains(&sequence.id))
     }
 
@@ -146,20 +146,20 @@ impl LateRequests {
         groups.sort_unstable_by(|a, b| a.turns().total_cmp(&b.turns()));
         let weights = self.weights(tier);
         let mut chosen = Vec::new();
-        for (owner, late) in self.behind.range(tenants_of(tier)) {
+        for (tier_tenant, late) in self.behind.range(tenants_of(tier)) {
             let drain_us = drain_us.unwrap_or(0.0) * fair_part(late.turns(), &groups);
             let wait_us = starving_after_us(tier, drain_us, traffic, balanced).unwrap_or(u64::MAX);
             let limit = Timestamp(now.0.saturating_sub(wait_us));
             let part = (STARVING_MAX as f64 * late.weight.get() / weights) as usize;
-            let already = self.starving.get(owner).map_or(0, |group| group.requests.len());
+            let already = self.starving.get(tier_tenant).map_or(0, |group| group.requests.len());
             let oldest = eligible(&late.requests, limit, part.max(1).saturating_sub(already));
-            chosen.extend(oldest.into_iter().map(|(arrival, seq)| (arrival, seq, *owner)));
+            chosen.extend(oldest.into_iter().map(|(arrival, seq)| (arrival, seq, *tier_tenant)));
         }
         chosen.sort_unstable();
         chosen.truncate(free);
-        for (_, seq, owner) in &chosen {
-            let weight = self.behind.get(owner).map(|late| late.weight).unwrap_or_default();
-            let group = self.starving.entry(*owner).or_default();
+        for (_, seq, tier_tenant) in &chosen {
+            let weight = self.behind.get(tier_tenant).map(|late| late.weight).unwrap_or_default();
+            let group = self.starving.entry(*tier_tenant).or_default();
             group.weight = weight;
             group.requests.insert(*seq);
         }
@@ -170,17 +170,18 @@ impl LateRequests {
     fn weights(&self, tier: Tier) -> f64 {
         let late = self.behind.range(tenants_of(tier)).map(|(_, group)| group.weight);
         let only_starving = self.starving.range(tenants_of(tier));
-        let only_starving = only_starving.filter(|(owner, _)| !self.behind.contains_key(owner));
+        let only_starving =
+            only_starving.filter(|(tier_tenant, _)| !self.behind.contains_key(tier_tenant));
         late.chain(only_starving.map(|(_, group)| group.weight)).map(Weight::get).sum()
     }
 }
 
 /// Returns the range of the owners of a tier's requests.
-fn tenants_of(tier: Tier) -> RangeInclusive<Owner> {
+fn tenants_of(tier: Tier) -> RangeInclusive<TierTenant> {
     (tier, Salt([0; 16]))..=(tier, Salt([u8::MAX; 16]))
 }
 
-/// Returns the oldest `most` of a tenant's late requests that may starve: those of clients that came back, and those
+/// Returns the oldest `most` of a tenant's late requests that may starve: requests with a retry credit, and requests
 /// that arrived before `limit`.
 fn eligible(late: &BTreeSet<LateEntry>, limit: Timestamp, most: usize) -> Vec<(Timestamp, SeqId)> {
     let newcomers = (true, Timestamp(0), SeqId(0));
@@ -205,20 +206,20 @@ fn fair_part(turns: f64, groups: &[&Group<LateEntry>]) -> f64 {
     before / groups.iter().map(count).sum::<f64>()
 }
 
-fn owner(sequence: &Sequence) -> Owner {
+fn tier_tenant(sequence: &Sequence) -> TierTenant {
     (sequence.tier, sequence.service.tenant)
 }
 
 fn entry(sequence: &Sequence) -> LateEntry {
-    (!sequence.service.returns, sequence.arrival, sequence.id)
+    (!sequence.service.has_retry_credit, sequence.arrival, sequence.id)
 }
 
-/// Removes an entry from the group of its owner, and the group if nothing is left in it.
-fn remove<T: Ord>(groups: &mut BTreeMap<Owner, Group<T>>, owner: Owner, entry: T) {
-    let Some(of_owner) = groups.get_mut(&owner) else { return };
+/// Removes an entry from the group of a tenant, and the group if nothing is left in it.
+fn remove<T: Ord>(groups: &mut BTreeMap<TierTenant, Group<T>>, tier_tenant: TierTenant, entry: T) {
+    let Some(of_owner) = groups.get_mut(&tier_tenant) else { return };
     of_owner.requests.remove(&entry);
     if of_owner.requests.is_empty() {
-        groups.remove(&owner);
+        groups.remove(&tier_tenant);
     }
 }
 
@@ -228,7 +229,7 @@ fn remove<T: Ord>(groups: &mut BTreeMap<Owner, Group<T>>, owner: Owner, entry: T
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic, balanced: bool) -> Option<u64> {
     if !traffic.higher_present(tier) {
         let wait_us = ALONE_US.max((ALONE_SHARE * drain_us) as u64);
-        return (drain_us <= DRAIN_US_MAX).then_some(wait_us);
+        return (drain_us <= DRAIN_MAX_US).then_some(wait_us);
     }
     (tier < Tier::Background && balanced).then_some(BESIDE_HIGHER_US)
 }

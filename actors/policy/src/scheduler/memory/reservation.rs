@@ -99,12 +99,12 @@ impl SeenBlocks {
     fn count_new(&self, sequence: &Sequence) -> u32 {
         let seen =
             |block: &BlockId| self.0.get(block.0 as usize).is_none_or(|t| t[sequence.tier.index()]);
-        sequence.kv.table.iter().filter(|block| !seen(block)).count() as u32
+        sequence.kv.block_table.iter().filter(|block| !seen(block)).count() as u32
     }
 
     /// Counts a sequence.
     fn add(&mut self, sequence: &Sequence) {
-        for block in sequence.kv.table.iter() {
+        for block in sequence.kv.block_table.iter() {
             if let Some(tiers) = self.0.get_mut(block.0 as usize) {
                 tiers[sequence.tier.index()] = true;
             }
@@ -120,8 +120,8 @@ impl Reservations {
         Slots { most, reserved: self.slots(max_num_seqs), taken: [0; TIERS] }
     }
 
-    /// Returns, for each tier, how many of its reserved blocks its sequences do not use now. Blocks of sequences whose
-    /// table is not known yet (see `Kv::table`) count as unused.
+    /// Returns, for each tier, how many of its reserved blocks its sequences do not use now. A sequence whose block
+    /// table is not known yet (see `Kv::block_table`) counts as using none.
     pub(crate) fn unused(&self, table: &SequenceTable, limits: Limits) -> [u32; TIERS] {
         let mut unused = self.blocks;
         if unused.iter().all(|blocks| *blocks == 0) {
@@ -131,22 +131,21 @@ impl Reservations {
             let left = &mut unused[tier.index()];
             *left = left.saturating_sub(blocks);
         };
-        // Count a block once that several sequences of one tier share.
+        // Count each block once for a tier, even if several sequences of the tier share it.
         let mut seen = SeenBlocks::new(limits.device_blocks);
         for (_, sequence) in table.active() {
             use_blocks(sequence.tier, seen.count_new(sequence));
             seen.add(sequence);
         }
         for (_, sequence) in table.retaining() {
-            use_blocks(sequence.tier, sequence.kv.retained / limits.block_size);
+            use_blocks(sequence.tier, sequence.kv.retained_tokens / limits.block_size);
         }
         unused
     }
 
     /// Returns the sequences whose blocks are covered by the reservation of their tier: the first running sequences of
     /// the tier, in order of service, that together hold fewer blocks than are reserved. The sequences after them are
-    /// not covered, so that of a tier that uses up its reservation the first sequences can grow at the cost of the
-    /// last.
+    /// not covered: if a tier uses up its reservation, its first sequences can take blocks of its last ones to grow.
     pub(crate) fn covered(&self, table: &SequenceTable, limits: Limits) -> HashSet<SeqId> {
         let mut covered = HashSet::new();
         if !self.any_blocks() {
@@ -158,7 +157,7 @@ impl Reservations {
         for sequence in running.filter(|s| s.phase == Phase::Running && !s.held()) {
             let left = &mut left[sequence.tier.index()];
             // The blocks of a sequence whose table is not known yet follow from its computed tokens.
-            let new = match sequence.kv.table.is_empty() {
+            let new = match sequence.kv.block_table.is_empty() {
                 true => sequence.kv.computed.div_ceil(limits.block_size),
                 false => seen.count_new(sequence),
             };
@@ -285,13 +284,13 @@ mod tests {
         ];
         for (id, tier, held) in runs {
             let mut sequence = prompt(id, tier, 12, 4);
-            sequence.kv.table = held.iter().copied().map(BlockId).collect::<Vec<_>>().into();
+            sequence.kv.block_table = held.iter().copied().map(BlockId).collect::<Vec<_>>().into();
             table.insert(sequence);
         }
         let mut retains = prompt(5, Tier::Standard, 12, 0);
         retains.phase = Phase::Waiting;
-        retains.kv.table = Arc::from([]);
-        retains.kv.retained = 9;
+        retains.kv.block_table = Arc::from([]);
+        retains.kv.retained_tokens = 9;
         table.insert(retains);
         // Premium holds the four blocks 0, 1, 2 and 5 of its 12. Standard holds block 0 of its 8, and retains 9 tokens:
         // 2 whole blocks.
@@ -311,11 +310,11 @@ mod tests {
         ];
         for (id, tier, held) in runs {
             let mut sequence = prompt(id, tier, 12, 4);
-            sequence.kv.table = held.map(BlockId).collect::<Vec<_>>().into();
+            sequence.kv.block_table = held.map(BlockId).collect::<Vec<_>>().into();
             table.insert(sequence);
         }
         let mut held = prompt(0, Tier::Standard, 12, 4);
-        held.kv.table = (9..16).map(BlockId).collect::<Vec<_>>().into();
+        held.kv.block_table = (9..16).map(BlockId).collect::<Vec<_>>().into();
         held.held_by_stream = true;
         table.insert(held);
         // Of the 8 blocks for standard, sequence 1 holds 4, and sequence 3 holds 2 more. With sequence 4 all 8 are in
@@ -331,7 +330,7 @@ mod tests {
         let covered = |computed| {
             let mut table = SequenceTable::new(ResumeOrder::Rank);
             let mut resumed = prompt(1, Tier::Standard, 40, computed);
-            resumed.kv.table = Arc::from([]);
+            resumed.kv.block_table = Arc::from([]);
             table.insert(resumed);
             blocks(Reservation::Hard).covered(&table, LIMITS).len()
         };

@@ -23,12 +23,12 @@ enum Protection {
     Usual,
     /// The sequence was preempted as often as allowed (`preemption.max_per_request`), and `preemption.at_limit` is not
     /// `drop`. Its blocks may be taken only by running sequences that grow and are served before it, and by the first
-    /// sequence of a plan if this first sequence waits, may preempt by force and has a higher effective tier.
+    /// sequence of a plan if this first sequence waits, may preempt running sequences and has a higher effective tier.
     Limited,
     /// The sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks, or is of the
     /// premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan may take its
-    /// blocks: if it runs and is served before the victim, or if it waits, may preempt by force and has a higher
-    /// effective tier.
+    /// blocks: if it runs and is served before the victim, or if it waits, may preempt running sequences and has a
+    /// higher effective tier.
     Spared,
     /// Most protected: the blocks of the sequence are covered by the reservation of its tier
     /// ([`Reservations::covered`]). As with `Spared`, only the first sequence of a plan may take these blocks.
@@ -46,7 +46,7 @@ impl Protection {
     ];
 }
 
-/// Claim of a candidate: facts that decide which victims may be preempted to give it blocks.
+/// Claim of a candidate: facts that decide which victims may be preempted to give the candidate blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) rank: Rank,
@@ -55,15 +55,15 @@ pub(crate) struct Claim {
     /// Whether the candidate is the first of the plan. The first candidate must always be able to go on, so that some
     /// sequence always finishes.
     pub(crate) first: bool,
-    /// Whether the candidate may preempt sequences that make progress, not only resting ones. A running candidate that
-    /// is the first of the plan may do so in any case.
-    pub(crate) by_force: bool,
+    /// Whether the candidate may take blocks of sequences that make progress, not only of resting ones. If the first
+    /// candidate of the plan runs, it may do so whatever this field says.
+    pub(crate) may_preempt_running: bool,
 }
 
-/// Sort key of the order of victims: protection, effective tier (the lowest tier first, unless the rule
-/// `preemption.victim` ignores tiers), and what that rule counts. The smallest key is preempted first; of equal keys,
+/// Sort key of a victim: protection, effective tier (the lowest tier first, unless the rule `preemption.victim` ignores
+/// tiers), and a number that this rule counts. The sequence with the smallest key is preempted first; of equal keys,
 /// sequences that retain blocks, then the sequence served last.
-type Position = (Protection, Reverse<Tier>, u64);
+type VictimKey = (Protection, Reverse<Tier>, u64);
 
 /// The possible victims of a plan in order, and the facts that decide which candidates may preempt each of them.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Victims {
     pub(crate) fn new(
         table: &SequenceTable,
         (basis, reservations): (&Basis, &Reservations),
-        now: Timestamp,
+        begins: Timestamp,
     ) -> Victims {
         let rule = basis.rules.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
@@ -94,9 +94,9 @@ impl Victims {
         let covered = reservations.covered(table, basis.rules.limits);
         let position = |(rank, sequence): (Rank, &Sequence)| {
             let protection = protection(sequence, &basis.rules, covered.contains(&sequence.id));
-            position(sequence, (rank, protection), basis.rules.preemption.victim, now)
+            position(sequence, (rank, protection), basis.rules.preemption.victim, begins)
         };
-        let mut in_order: Vec<(Position, Rank, &Sequence)> = (table.retaining().rev())
+        let mut in_order: Vec<(VictimKey, Rank, &Sequence)> = (table.retaining().rev())
             .chain(running)
             .map(|(rank, sequence)| (position((rank, sequence)), rank, sequence))
             .collect();
@@ -150,14 +150,16 @@ impl Victims {
             true => a.rank == b.rank,
             false => a.rank.tier() == b.rank.tier(),
         };
-        ranks && (a.opening, a.first, a.by_force) == (b.opening, b.first, b.by_force)
+        ranks
+            && (a.opening, a.first, a.may_preempt_running)
+                == (b.opening, b.first, b.may_preempt_running)
     }
 
     fn may_take(&self, claim: Claim, (protection, victim): (Protection, Rank)) -> bool {
-        let Claim { rank, opening, first, by_force } = claim;
+        let Claim { rank, opening, first, may_preempt_running } = claim;
         match protection {
             Protection::Resting => true,
-            _ if !by_force && (opening || !first) => false,
+            _ if !may_preempt_running && (opening || !first) => false,
             Protection::Spared | Protection::Reserved if !first => false,
             // Of the candidates that wait, only the first of the plan may take blocks of sequences at their limit of
             // preemptions. If none could, such sequences could block all others without running themselves.
@@ -178,8 +180,8 @@ fn position(
     sequence: &Sequence,
     (rank, protection): (Rank, Protection),
     rule: VictimRule,
-    now: Timestamp,
-) -> Position {
+    begins: Timestamp,
+) -> VictimKey {
     let (tier, key) = match rule {
         _ if protection != Protection::Usual => (rank.tier(), 0),
         VictimRule::Rank | VictimRule::ResumeCost => (rank.tier(), 0),
@@ -193,7 +195,7 @@ fn position(
             (rank.tier(), sequence.last_token_at.unwrap_or(sequence.arrival).0)
         }
         VictimRule::LongestRemaining => (rank.tier(), u64::from(u32::MAX - sequence.output_left())),
-        VictimRule::Slack => (rank.tier(), urgency(sequence, now)),
+        VictimRule::Slack => (rank.tier(), urgency(sequence, begins)),
     };
     (protection, Reverse(tier), key)
 }

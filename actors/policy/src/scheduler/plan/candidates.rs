@@ -9,13 +9,13 @@ use tiercel_config::{StepMix, ToStart};
 
 /// Returns the sequences that the step may include, at most as many as the step has slots: within an effective tier
 /// running sequences before waiting ones, each group by rank, or by the tiers' fair queue. If suspects of a failed step
-/// are among them, returns the first suspect alone; or, with `others_first` (a suspect was denied blocks), the
-/// sequences that are not suspects, so that they make room. If there are no others and the scope is `All`, returns that
-/// suspect.
+/// are among them, returns the first suspect alone; or, with `leave_out_suspects`, the sequences that are not suspects.
+/// The flag is set after a suspect was denied blocks, so that the others make room, and in plans of a narrowed scope.
+/// If all are suspects, returns the first suspect if the scope is `All`, and nothing otherwise.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,
-    others_first: bool,
+    leave_out_suspects: bool,
 ) -> Vec<Candidate<'a>> {
     let suspected = |sequence: &Sequence| view.suspects.contains(&sequence.id);
     let candidate = |(rank, sequence)| Candidate::new(rank, sequence);
@@ -46,7 +46,7 @@ pub(crate) fn eligible<'a>(
     }
     let mut candidates = in_slots(view, running, waiting.map(candidate), usize::MAX);
     if let Some(suspect) = candidates.iter().find(|c| suspected(c.sequence)).copied() {
-        candidates.retain(|candidate| others_first && !suspected(candidate.sequence));
+        candidates.retain(|candidate| leave_out_suspects && !suspected(candidate.sequence));
         if candidates.is_empty() && scope == RetryScope::All {
             candidates.push(suspect);
         }
@@ -96,14 +96,14 @@ pub(crate) fn separate(
     mix: StepMix,
 ) -> bool {
     if scope == RetryScope::Decodes {
-        candidates.retain(|candidate| candidate.decoding);
+        candidates.retain(|candidate| candidate.one_token_left);
     }
-    let prompts = candidates.iter().any(|candidate| !candidate.decoding);
+    let prompts = candidates.iter().any(|candidate| !candidate.one_token_left);
     if mix == StepMix::PromptsAlone && prompts {
         // Keep the decodes instead if victims are being copied out for one of them: a prompt could take the blocks that
         // come free before the decode gets them, again and again.
-        let promised = candidates.iter().any(|c| c.decoding && c.sequence.kv.promised);
-        candidates.retain(|candidate| candidate.decoding == promised);
+        let promised = candidates.iter().any(|c| c.one_token_left && c.sequence.kv.promised);
+        candidates.retain(|candidate| candidate.one_token_left == promised);
     }
     prompts
 }
@@ -123,8 +123,8 @@ mod tests {
     use tiercel_config::TierSlo;
     use tiercel_device::{SeqId, Tier};
 
-    fn ids(s: &State, others_first: bool) -> Vec<u64> {
-        let found = eligible(&view(s), RetryScope::All, others_first);
+    fn ids(s: &State, leave_out_suspects: bool) -> Vec<u64> {
+        let found = eligible(&view(s), RetryScope::All, leave_out_suspects);
         found.iter().map(|candidate| candidate.sequence.id.0).collect()
     }
 

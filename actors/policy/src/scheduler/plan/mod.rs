@@ -19,10 +19,10 @@ use crate::scheduler::memory::victims::Victims;
 use crate::scheduler::plan::retry::RetryScope;
 use crate::scheduler::plan::view::View;
 
-/// Plan of a step: requests for blocks, and victims, which go to the block store.
+/// Plan of a step: wants (requests of sequences for KV blocks) and victims, which go to the block store.
 #[derive(Debug)]
 pub(crate) struct StepPlan {
-    /// Requests for blocks of the sequences in the step, in the order in which the sequences got the step's slots.
+    /// Wants of the sequences in the step, in the order in which the sequences got the step's slots.
     pub(crate) wants: Vec<Want>,
     /// Sequences that may be preempted for the step, or mirrored to the host, in the order in which they are preempted;
     /// empty if free blocks are enough and mirroring is off.
@@ -33,13 +33,12 @@ pub(crate) struct StepPlan {
 
 /// Plans the next step.
 ///
-/// `others_first`: while there are suspects of a failed step, plans the sequences that are not suspects, so that these
-/// make room for a suspect.
-pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) -> StepPlan {
+/// `leave_out_suspects`: while there are suspects of a failed step, plans the sequences that are not suspects.
+pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, leave_out_suspects: bool) -> StepPlan {
     let View { basis, queue, retry, traffic, begins, .. } = *view;
     let settings = &basis.rules.scheduling;
 
-    let mut candidates = candidates::eligible(view, scope, others_first);
+    let mut candidates = candidates::eligible(view, scope, leave_out_suspects);
     let prompts = candidates::separate(&mut candidates, scope, settings.mix);
     let budget = StepBudget::new(&candidates, basis, (traffic, view.reserve), begins);
     // Streams are not paused after an empty plan (one that runs no sequence), because a paused stream may hold the KV
@@ -48,8 +47,8 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
         budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0)
     {
         // A stream that is paused for prompts holds its blocks for longer, so this happens only while blocks are ample.
-        let ample = view.memory.ample(basis.rules.limits.device_blocks);
-        pausing::pause(&mut candidates, budget, (&basis.cost, ample), begins);
+        let ample_blocks = view.memory.ample(basis.rules.limits.device_blocks);
+        pausing::pause(&mut candidates, budget, (&basis.cost, ample_blocks), begins);
     }
     // If the retried plan considers only some sequences, go by rank alone: only the first sequence by rank may take
     // blocks of all others.
@@ -95,7 +94,8 @@ mod tests {
             s.retry.empty_plans = empty_plans;
             s.plan(NOW).expect("a step").wants.len()
         };
-        // Premium aims at 99.7 % of 102.4 us, 102.1 us. The premium stream takes 101 us, and each other stream 1 us more.
+        // Premium aims at 99.7 % of 102.4 us, 102.1 us. The premium stream takes 101 us, and each other stream 1 us
+        // more.
         assert_eq!([running(0), running(1)], [2, 3]);
     }
 

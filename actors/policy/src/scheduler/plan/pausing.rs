@@ -4,7 +4,7 @@
 
 use crate::scheduler::budget::slack::ample_slack_us;
 use crate::scheduler::budget::step_budget::StepBudget;
-use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::candidate::{Candidate, decode_work};
 use crate::scheduler::cost::CostModel;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -13,41 +13,46 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 /// Time after which a candidate with one token left to compute counts as overdue, us: time since its last token, or
 /// since its arrival before its first token. Of the overdue background and best-effort candidates one is kept in each
 /// step, so that every one makes progress even while higher tiers leave no time. Overdue standard streams are all kept.
-const PAUSED_US_MAX: u64 = 2_000_000;
+const PAUSED_MAX_US: u64 = 2_000_000;
 
-/// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
-/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. If blocks
-/// are `ample`, the step must also have time for all uncomputed tokens of higher tiers' prompts that are not late. The
-/// background or best-effort stream that has waited longest for a token stays, if its wait exceeds [`PAUSED_US_MAX`];
-/// streams that were denied blocks do not count unless blocks are `ample`. Then standard streams with ample slack,
-/// except that one, are left out until premium streams can afford the step.
+/// Leaves streams out of the step, in two stages.
+///
+/// Stage 1: background and best-effort streams, from the last candidate on, until the others fit into the time that
+/// higher tiers' streams and the prefill demand leave. With `ample_blocks` the step must also have time for all
+/// uncomputed tokens of higher tiers' prompts in time. One overdue stream stays: of the streams that have waited for a
+/// token for longer than [`PAUSED_MAX_US`], the one that has waited longest. A stream that was denied blocks can be
+/// this stream only with `ample_blocks`.
+///
+/// Stage 2: standard streams with ample slack, those with the most slack first, until the step is as short as premium
+/// streams allow. Overdue standard streams stay, and so does the overdue stream of stage 1.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
-    (cost, ample): (&CostModel, bool),
-    now: Timestamp,
+    (cost, ample_blocks): (&CostModel, bool),
+    begins: Timestamp,
 ) {
     let high =
         |candidate: &&Candidate<'_>| candidate.sequence.tier_before_ageing() < Tier::Background;
-    let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
-    let prompts = candidates.iter().filter(high).filter(|candidate| !candidate.decoding);
-    let prompts_us = if ample { in_time_us(prompts, cost) } else { 0.0 };
-    let left_us = budget.left_to_background(bare_us, prompts_us);
-    let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
-    let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), ample, now);
+    let bare_us = cost.step_us(&decode_work(candidates.iter().filter(high)));
+    let prompts = candidates.iter().filter(high).filter(|candidate| !candidate.one_token_left);
+    let in_time_us = if ample_blocks { in_time_us(prompts, cost) } else { 0.0 };
+    let background_us = budget.background_us(bare_us, in_time_us);
+    let low = |candidate: &Candidate<'_>| candidate.one_token_left && !high(&candidate);
+    let overdue =
+        overdue(candidates.iter().filter(|candidate| low(candidate)), ample_blocks, begins);
     let streams = candidates.iter().filter(|candidate| low(candidate));
     let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
     // Keep at least one candidate, because a TPOT target may be shorter than a step of a single stream.
-    while needed_us > left_us && candidates.len() > 1 {
+    while needed_us > background_us && candidates.len() > 1 {
         let pausable = |c: &Candidate<'_>| low(c) && Some(c.sequence.id) != overdue;
         let Some(at) = candidates.iter().rposition(pausable) else { break };
         needed_us -= cost.decode_us(candidates.remove(at).len);
     }
-    let over_us = budget.over_premium(bare_us);
-    pause_standard(candidates, (over_us, overdue), (cost, bare_us), now);
+    let over_us = budget.over_premium_us(bare_us);
+    pause_standard(candidates, (over_us, overdue), (cost, bare_us), begins);
 }
 
-/// Returns the time that the rest of the prompts that are not late takes, us.
+/// Returns the time that computing the rest of all prompts in time takes, us.
 fn in_time_us<'a, 'b: 'a>(
     prompts: impl Iterator<Item = &'a Candidate<'b>>,
     cost: &CostModel,
@@ -63,18 +68,18 @@ fn pause_standard(
     candidates: &mut Vec<Candidate<'_>>,
     (mut over_us, kept): (f64, Option<SeqId>),
     (cost, bare_us): (&CostModel, f64),
-    now: Timestamp,
+    begins: Timestamp,
 ) {
     if over_us <= 0.0 {
         return;
     }
     let standard = |c: &&Candidate<'_>| {
         let (at, id) = waits_since(c);
-        let overdue = now.since_us(at) > PAUSED_US_MAX;
-        c.decoding && c.sequence.tier == Tier::Standard && !overdue && Some(id) != kept
+        let overdue = begins.since_us(at) > PAUSED_MAX_US;
+        c.one_token_left && c.sequence.tier == Tier::Standard && !overdue && Some(id) != kept
     };
     let with_slack = candidates.iter().filter(standard).filter_map(|candidate| {
-        let us = ample_slack_us(candidate.sequence, bare_us, now)?;
+        let us = ample_slack_us(candidate.sequence, bare_us, begins)?;
         Some((Reverse(us as u64), candidate.sequence.id, cost.decode_us(candidate.len)))
     });
     let mut with_slack: Vec<(Reverse<u64>, SeqId, f64)> = with_slack.collect();
@@ -89,16 +94,16 @@ fn pause_standard(
 }
 
 /// Returns the stream that has waited longest for a token (since its last token, or since its arrival), if it has
-/// waited for longer than [`PAUSED_US_MAX`]. Unless blocks are `ample`, streams that were denied blocks are ignored:
-/// such a stream cannot go on, and would take the place of one that can.
+/// waited for longer than [`PAUSED_MAX_US`]. Without `ample_blocks`, streams that were denied blocks are ignored: such
+/// a stream cannot go on, and would take the place of one that can.
 fn overdue<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
-    ample: bool,
-    now: Timestamp,
+    ample_blocks: bool,
+    begins: Timestamp,
 ) -> Option<SeqId> {
-    let streams = streams.filter(|stream| ample || !stream.sequence.kv.denied);
+    let streams = streams.filter(|stream| ample_blocks || !stream.sequence.kv.denied);
     let since = streams.map(waits_since);
-    since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
+    since.min().filter(|(at, _)| begins.since_us(*at) > PAUSED_MAX_US).map(|(_, seq)| seq)
 }
 
 /// Returns the time since which a candidate waits for a token (its last token, or its arrival), and its id.
@@ -200,7 +205,7 @@ mod tests {
             pause_standard(&mut candidates, (13.0, None), (&cost(), 100.0), Timestamp(at));
             candidates.len()
         };
-        assert_eq!([left(50 + PAUSED_US_MAX), left(51 + PAUSED_US_MAX)], [0, 1]);
+        assert_eq!([left(50 + PAUSED_MAX_US), left(51 + PAUSED_MAX_US)], [0, 1]);
     }
 
     #[test]
@@ -209,7 +214,7 @@ mod tests {
             .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
         streams[1].kv.denied = true;
         let after = |streams: &[Sequence], ample, at| {
-            overdue(candidates(streams).iter(), ample, Timestamp(at + PAUSED_US_MAX))
+            overdue(candidates(streams).iter(), ample, Timestamp(at + PAUSED_MAX_US))
         };
         assert_eq!(after(&streams, true, 701), Some(SeqId(2)), "blocks came free since");
         let overdue = |streams: &[Sequence], at| after(streams, false, at);

@@ -3,8 +3,8 @@
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::step_budget::StepBudget;
-use crate::scheduler::candidate::{Candidate, streams_in};
-use crate::scheduler::plan::prefill_order::{in_order, several_tiers_share, what_counts};
+use crate::scheduler::candidate::{Candidate, decode_work};
+use crate::scheduler::plan::prefill_order::{in_order, order_in_force, several_tiers_share};
 use crate::scheduler::plan::view::View;
 use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::rules::Rules;
@@ -12,23 +12,24 @@ use crate::scheduler::sequence::{Phase, Sequence};
 use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
-/// Most prompt tokens that a step computes, with chunked prefill, although its streams leave no time for prompts. At
-/// least one is computed, so that prefill never stops.
-const UNAFFORDED_MAX: u32 = 16;
-/// Time for these tokens, as a share of the bare step. Where prompts are costly, as on a CPU, streams behind their TPOT
-/// targets would otherwise never catch up.
+/// Most prompt tokens that a step computes, with chunked prefill, if its streams leave no time for prompts. A step
+/// computes at least one prompt token, so that prefill never stops.
+const UNAFFORDED_MAX_TOKENS: u32 = 16;
+/// Time for the tokens that [`UNAFFORDED_MAX_TOKENS`] bounds, as a share of the bare step. Where prompts are costly, as
+/// on a CPU, streams behind their TPOT targets would otherwise never catch up.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
-/// A part of a second prompt waits for the next step if the bare step takes at most this share of the part's time, and
-/// the next step can compute the whole prompt. The first prompt then gets its first token sooner by the time of the
-/// part, and the second prompt gets its first token no later if the next step has as much time and room.
-const SEPARATE_PART_SHARE: f64 = 0.25;
+/// A long chunk waits for the next step if this step finishes another prompt of the same tier, and the next step has
+/// time for the whole prompt. A chunk is long if the bare step takes at most this share of the chunk's time. The
+/// finished prompt gets its first token sooner by the time of the chunk, and the waiting prompt gets its own no later
+/// if the next step has as much time and room.
+const LONG_CHUNK_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
-/// prompt never stalls a stream. Prompts share what is left. But with a step budget and `scheduler.prefill_order =
-/// deadline`, once the step surely finishes a prompt, the next prompt of its tier waits if only a long part of it fits
-/// and the next step has time and room for the whole prompt ([`SEPARATE_PART_SHARE`]). `prompts` says whether any
-/// candidate may be a prompt. With `by_rank` prompts go by rank alone.
+/// prompt never stalls a stream. Prompts share the rest of the step. But with a step budget and
+/// `scheduler.prefill_order = deadline`, once the step surely finishes a prompt, the next prompt of its tier waits if
+/// only a long chunk of it fits and the next step has time and room for the whole prompt ([`LONG_CHUNK_SHARE`]).
+/// `prompts` says whether any candidate may be a prompt. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
@@ -36,16 +37,16 @@ pub(crate) fn give_tokens(
     (prompts, by_rank): (bool, bool),
 ) {
     let View { basis, memory, traffic, begins, .. } = *view;
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.decoding) {
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.one_token_left) {
         candidate.tokens = 1;
     }
     if !prompts {
         return;
     }
-    let bare = streams_in(candidates.iter());
+    let bare = decode_work(candidates.iter());
     let bare_us = basis.cost.step_us(&bare);
     let least =
-        basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX);
+        basis.cost.prefill_tokens_in(bare_us * UNAFFORDED_SHARE, 0).clamp(1, UNAFFORDED_MAX_TOKENS);
     let tokens = basis.rules.prefill_room(bare.decode_tokens);
     // A bare step of 0 us, which a device without a measured speed has, does not count as short.
     let separates = budget.is_some() && bare_us > 0.0;
@@ -55,7 +56,7 @@ pub(crate) fn give_tokens(
         tokens,
         background_tokens: tokens.min(background_tokens(&basis.rules, traffic)),
         least,
-        separate_bare_us: if separates { bare_us } else { f64::INFINITY },
+        long_chunk_bare_us: if separates { bare_us } else { f64::INFINITY },
         shortage: memory.shortage,
         finished: None,
         used_tokens: 0,
@@ -66,7 +67,7 @@ pub(crate) fn give_tokens(
     let share = prompts_us / (prompts_us + bare_us).max(1.0);
     let order = match by_rank {
         true => PrefillOrder::Rank,
-        false => what_counts(candidates, basis, (share, traffic.one_tier), begins),
+        false => order_in_force(candidates, basis, (share, traffic.one_tier), begins),
     };
     let tiers_share = several_tiers_share(candidates);
     for at in in_order(candidates, (&basis.rules, order), tiers_share) {
@@ -93,10 +94,10 @@ struct PrefillRoom {
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
     /// Time of the bare step, us. If this step finishes another prompt of the same tier, a chunk counts as long if its
-    /// time is long beside this time ([`SEPARATE_PART_SHARE`]). The time is infinite, so that no chunk is long, if the
+    /// time is long beside this time ([`LONG_CHUNK_SHARE`]). The time is infinite, so that no chunk is long, if the
     /// settings give steps a fixed size or if the bare step is predicted to take 0 us.
-    separate_bare_us: f64,
-    /// Whether the block store's last answer denied a sequence's request for blocks.
+    long_chunk_bare_us: f64,
+    /// Whether the block store's last answer denied a want.
     shortage: bool,
     /// Effective tier of the last prompt that the step surely finishes; `None` if there is none yet.
     finished: Option<Tier>,
@@ -117,13 +118,12 @@ enum Chunk {
 }
 
 impl PrefillRoom {
-    /// Chooses how many tokens of a prompt the step computes, and adds these tokens and their time to what prompts have
-    /// used up. `shares` is true if the prompt is best effort and several tiers share the step's time for best-effort
-    /// prompts.
+    /// Chooses how many tokens of a prompt the step computes, and adds these tokens and their time to `used_tokens` and
+    /// `used_us`. `shares`: whether the prompt has a payer, and prompts of the step have different payers.
     fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
         let settings = &basis.rules.scheduling;
-        // Do not apply the token limit of background prompts if tiers share time for best-effort prompts: the tiers'
-        // fair queue limits them already.
+        // Do not apply the token limit of background prompts if tiers share time: the tiers' fair queue limits these
+        // prompts already.
         let limited = sequence.tier == Tier::Background && settings.chunked_prefill && !shares;
         let most = if limited { self.background_tokens } else { self.tokens };
         let left = sequence.left_to_compute();
@@ -150,7 +150,7 @@ impl PrefillRoom {
         }
         // Less than `most`, because the prompt that this step finishes decodes in the next step, which takes a token.
         let next_finishes = next == left && left < most;
-        if leaves_partial && next_finishes && self.part_waits(sequence, chunk_us, basis) {
+        if leaves_partial && next_finishes && self.chunk_waits(sequence, chunk_us, basis) {
             return Chunk::StepIsFull;
         }
         self.partial += u32::from(leaves_partial && tokens > 0);
@@ -170,17 +170,17 @@ impl PrefillRoom {
         sequence.kv.denied || opens && (self.shortage || sequence.kv.saved)
     }
 
-    /// Whether a chunk of `chunk_us` that would be a part of the prompt waits, because this step finishes another
-    /// prompt of its tier, a bare step takes at most the share [`SEPARATE_PART_SHARE`] of the chunk's time, and the
-    /// next step has time for the whole prompt. A part waits only with `scheduler.prefill_order = deadline`. A prompt
+    /// Whether a chunk of `chunk_us` that leaves a rest of the prompt waits, because this step finishes another prompt
+    /// of its tier, a bare step takes at most the share [`LONG_CHUNK_SHARE`] of the chunk's time, and the next step has
+    /// time for the whole prompt. A chunk waits only with `scheduler.prefill_order = deadline`. A prompt
     /// that comes later then overtakes the waiting one only if the waiting one is late or has a later deadline. If the
     /// shortest prompts went first, a prompt that waits could be overtaken again and again.
-    fn part_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
+    fn chunk_waits(&self, sequence: &Sequence, chunk_us: f64, basis: &Basis) -> bool {
         let by_deadline = basis.rules.scheduling.prefill_order == PrefillOrder::Deadline;
         let left = sequence.left_to_compute();
         let whole_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
         let tier = sequence.service.key.class.tier();
-        let long = chunk_us * SEPARATE_PART_SHARE >= self.separate_bare_us;
+        let long = chunk_us * LONG_CHUNK_SHARE >= self.long_chunk_bare_us;
         by_deadline && self.finished == Some(tier) && long && whole_us <= self.time_us
     }
 }

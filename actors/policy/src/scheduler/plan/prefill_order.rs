@@ -1,7 +1,7 @@
 //! The order in which the prompts of a step get tokens.
 
 use crate::scheduler::basis::Basis;
-use crate::scheduler::budget::slack::ttft_due;
+use crate::scheduler::budget::slack::ttft_deadline;
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::rules::Rules;
@@ -10,22 +10,22 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Factor on the predicted work of prompts with which each must meet its TTFT target for the rank alone to count. With
-/// a smaller factor fewer requests are in time than in the order of deadlines, because requests that arrive later need
-/// the time too.
+/// The order by rank replaces the order of deadlines only if each prompt would meet its TTFT target even if the work of
+/// all prompts took this many times as long as predicted. With a smaller factor fewer requests are in time than in the
+/// order of deadlines, because requests that arrive later need the time too.
 const RANK_MARGIN: f64 = 3.0;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
-/// and what `scheduler.prefill_order` counts.
+/// and a number that the order in force counts (deadline or length).
 type PrefillKey = (Tier, bool, bool, u64);
 
-/// Returns what counts for the order of the step's prompts: what `scheduler.prefill_order` says, or the rank alone.
-/// Where deadlines count, the rank counts instead if only one tier has requests, none of its prompts was denied blocks,
-/// and each has ample time before its TTFT target although prompts of better ranks go first. The order of deadlines
-/// would then make the longest prompts wait although no other prompt needs it. If several tiers have requests,
-/// deadlines count always, because later requests of higher tiers may need the time. `share` is the share of the
+/// Returns the order in which the prompts of the step get tokens: `scheduler.prefill_order`, with one exception. The
+/// order of deadlines makes the longest prompts wait, which pays only if other prompts need the time. So the order is
+/// by rank if the setting is `deadline`, only one tier has requests, no prompt of the step was denied blocks, and each
+/// would meet its TTFT target in the order of rank with the margin [`RANK_MARGIN`]. If several tiers have requests, the
+/// order stays by deadline, because later requests of higher tiers may need the time. `share` is the share of the
 /// device's time that prompts get.
-pub(super) fn what_counts(
+pub(super) fn order_in_force(
     candidates: &[Candidate<'_>],
     basis: &Basis,
     (share, one_tier): (f64, bool),
@@ -39,8 +39,8 @@ pub(super) fn what_counts(
     }
 }
 
-/// Whether no prompt was denied blocks and each would meet its TTFT target in the order of rank, even if the work of the
-/// prompt and of the prompts before it took [`RANK_MARGIN`] times as long as predicted.
+/// Whether no prompt was denied blocks and each would meet its TTFT target in the order of rank, even if the work of
+/// the prompt and of the prompts before it took [`RANK_MARGIN`] times as long as predicted.
 fn rank_is_in_time(
     candidates: &[Candidate<'_>],
     cost: &CostModel,
@@ -48,7 +48,7 @@ fn rank_is_in_time(
     begins: Timestamp,
 ) -> bool {
     let mut work_us = 0.0;
-    let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
+    let prompts = candidates.iter().filter(|candidate| !candidate.one_token_left);
     prompts.map(|prompt| prompt.sequence).all(|sequence| {
         // A prompt that was denied blocks goes first in the order of deadlines: see `prefill_key`.
         if sequence.kv.denied {
@@ -56,20 +56,20 @@ fn rank_is_in_time(
         }
         let left = sequence.left_to_compute();
         work_us += cost.prefill_us(left, sequence.planned_len() - left);
-        let left_us = ttft_due(sequence).0 as f64 - begins.0 as f64;
-        RANK_MARGIN * work_us <= share * left_us
+        let until_deadline_us = ttft_deadline(sequence).0 as f64 - begins.0 as f64;
+        RANK_MARGIN * work_us <= share * until_deadline_us
     })
 }
 
-/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: in the order of the
-/// candidates if `order` is `Rank`.
+/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens: in the order of
+/// the candidates if `order` is `Rank`.
 pub(super) fn in_order(
     candidates: &[Candidate<'_>],
     (rules, order): (&Rules, PrefillOrder),
     tiers_share: bool,
 ) -> Vec<usize> {
     let mut prompts: Vec<usize> =
-        (0..candidates.len()).filter(|at| !candidates[*at].decoding).collect();
+        (0..candidates.len()).filter(|at| !candidates[*at].one_token_left).collect();
     if order != PrefillOrder::Rank {
         let sequences = prompts.iter().map(|at| candidates[*at].sequence);
         let fair = tiers_with_several_tenants(sequences, rules);
@@ -84,9 +84,9 @@ pub(super) fn in_order(
     prompts
 }
 
-/// Whether the step has best-effort prompts of several tiers, so that tiers share the time for them.
+/// Whether the step has prompts with different payers, so that tiers share the time for these prompts.
 pub(super) fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
-    let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
+    let prompts = candidates.iter().filter(|candidate| !candidate.one_token_left);
     let mut payers = prompts.filter_map(|prompt| prompt.sequence.service.key.class.payer());
     let first = payers.next();
     payers.any(|payer| Some(payer) != first)
@@ -116,14 +116,14 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
         PrefillOrder::Rank => 0,
         _ if fair[key.class.tier().index()] => sequence.service.tenant_tag.start as u64,
         PrefillOrder::Deadline if sequence.service.late => u64::from(sequence.left_to_compute()),
-        PrefillOrder::Deadline => ttft_due(sequence).0,
+        PrefillOrder::Deadline => ttft_deadline(sequence).0,
         PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
     };
     (key.class.tier(), !sequence.kv.denied, key.late, number)
 }
 
-/// Returns the sort key of a best-effort prompt if tiers share time: prompts that were denied blocks first, then by
-/// when the sequence got its blocks, which the tiers' fair queue decided; waiting sequences last.
+/// Returns the sort key of a prompt with a payer while the step has prompts of several payers: prompts that were denied
+/// blocks first, then by when the sequence got its blocks, which the tiers' fair queue decided; waiting sequences last.
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };
@@ -139,8 +139,8 @@ mod tests {
     use crate::scheduler::queue::service_class::ServiceClass;
     use crate::scheduler::tests::scheduler;
 
-    /// Creates a prompt with `tokens` tokens left to compute, of a service class of the standard tier, that arrived at `id`
-    /// us and has a TTFT target of `ttft_ms`.
+    /// Creates a prompt with `tokens` tokens left to compute, of a service class of the standard tier, that arrived at
+    /// `id` us and has a TTFT target of `ttft_ms`.
     fn standard(id: u64, tokens: u32, ttft_ms: f64) -> Sequence {
         let mut sequence = prompt(id, Tier::Standard, tokens, 0);
         sequence.service.key.class = ServiceClass::new(Tier::Standard, Tier::Standard, false);
@@ -239,18 +239,18 @@ mod tests {
     fn the_rank_counts_while_one_tier_alone_has_ample_time_for_each_prompt() {
         let mut s = scheduler(|_| ());
         s.basis.cost = cost();
-        // The work of 10 tokens is 91.25 us. Prompts have a quarter of the device's time, so with a margin of 3 the first
-        // prompt must have 1,095 us left, and the second 2,190 us.
+        // The work of 10 tokens is 91.25 us. Prompts have a quarter of the device's time, so with a margin of 3 the
+        // first prompt must have 1,095 us left, and the second 2,190 us.
         let order = |s: &crate::scheduler::State, second_ms, one_tier| {
             let prompts = [standard(1, 10, 1.1), standard(1, 10, second_ms)];
-            what_counts(&candidates(&prompts), &s.basis, (0.25, one_tier), Timestamp(1))
+            order_in_force(&candidates(&prompts), &s.basis, (0.25, one_tier), Timestamp(1))
         };
         assert_eq!(order(&s, 2.19, true), PrefillOrder::Rank);
         assert_eq!(order(&s, 2.189, true), PrefillOrder::Deadline);
         assert_eq!(order(&s, 2.19, false), PrefillOrder::Deadline);
         let mut denied = [standard(1, 10, 1.1)];
         denied[0].kv.denied = true;
-        let counts = what_counts(&candidates(&denied), &s.basis, (0.25, true), Timestamp(1));
+        let counts = order_in_force(&candidates(&denied), &s.basis, (0.25, true), Timestamp(1));
         assert_eq!(counts, PrefillOrder::Deadline, "victims may have been preempted for it");
         s.basis.rules.scheduling.prefill_order = PrefillOrder::Shortest;
         assert_eq!(order(&s, 2.19, true), PrefillOrder::Shortest);

@@ -12,8 +12,9 @@
 /// Most waiting sequences for which one plan requests blocks. Each costs a look-up of its whole prefix in the prefix
 /// cache, and a step rarely has room for more.
 pub(crate) const OPENS_MAX: usize = 32;
-/// Number of successive empty plans after which planning waits for the next event. Another plan would be empty too,
-/// because plans can differ in fewer ways than this.
+/// Number of successive empty plans after which planning waits for the next event. Successive empty plans differ only
+/// in their scope, in the order of their candidates and in how many sequences they open, so one more would be empty
+/// too.
 const EMPTY_PLANS_MAX: u32 = 8;
 
 /// Scope of a plan: which sequences it considers; narrowed after an empty plan.
@@ -40,9 +41,9 @@ pub(crate) struct Retry {
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,
-    /// Whether planning again may help: something happened since the last plan, or the next plan considers other
+    /// Whether another plan may find more to do: an event came since the last plan, or the next plan considers other
     /// sequences.
-    pub(crate) again: bool,
+    pub(crate) may_replan: bool,
 }
 
 impl Retry {
@@ -52,13 +53,13 @@ impl Retry {
             skipped_running: false,
             empty_plans: 0,
             open_limit: OPENS_MAX,
-            again: false,
+            may_replan: false,
         }
     }
 
     /// Records an event to which another plan could respond, such as an arrival or blocks that came free.
     pub(crate) fn noticed(&mut self) {
-        self.again = true;
+        self.may_replan = true;
         self.empty_plans = 0;
     }
 
@@ -85,13 +86,14 @@ impl Retry {
             RetryScope::Running if skipped && empty => RetryScope::Decodes,
             _ => RetryScope::All,
         };
-        // Plan again at once with fewer sequences: they need not wait for the event that the other sequences wait for.
-        self.again |= empty && self.scope != RetryScope::All;
+        // Plan again at once with fewer sequences, because sequences that hold blocks need not wait for the event that
+        // waiting sequences wait for.
+        self.may_replan |= empty && self.scope != RetryScope::All;
         // Plan again at once if blocks are reserved: the plan after an empty one ignores other tiers' unused
         // reservations for its first sequence, so it may find blocks.
-        self.again |= empty && self.empty_plans == 1 && reserved;
+        self.may_replan |= empty && self.empty_plans == 1 && reserved;
         if self.empty_plans >= EMPTY_PLANS_MAX {
-            (self.again, self.scope) = (false, RetryScope::All);
+            (self.may_replan, self.scope) = (false, RetryScope::All);
         }
     }
 }
@@ -121,7 +123,7 @@ mod tests {
         let next = |scope, skipped_running, empty| {
             let mut retry = Retry { scope, skipped_running, ..Retry::new() };
             retry.planned(empty, false);
-            (retry.scope, retry.again)
+            (retry.scope, retry.may_replan)
         };
         let (all, running) = (RetryScope::All, RetryScope::Running);
         assert_eq!(next(all, true, true), (running, true));
@@ -137,9 +139,9 @@ mod tests {
     fn only_the_first_empty_plan_beside_reservations_is_followed_by_another_at_once() {
         let mut retry = Retry::new();
         let mut follows = |empty, reserved| {
-            retry.again = false;
+            retry.may_replan = false;
             retry.planned(empty, reserved);
-            (retry.again, retry.empty_plans)
+            (retry.may_replan, retry.empty_plans)
         };
         assert_eq!(follows(true, true), (true, 1));
         assert_eq!(follows(true, true), (false, 2));
@@ -156,6 +158,6 @@ mod tests {
             retry.planned(true, true);
             assert_eq!(retry.empty_plans, count);
         }
-        assert_eq!((retry.again, retry.scope), (false, RetryScope::All));
+        assert_eq!((retry.may_replan, retry.scope), (false, RetryScope::All));
     }
 }

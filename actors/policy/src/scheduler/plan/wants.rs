@@ -34,12 +34,12 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
 fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     let Candidate { sequence, tokens, len, waits, .. } = *candidate;
     let covered = if waits { len } else { len.min(sequence.planned_computed() + tokens) };
-    let reserve = rules.allocated_up_front(sequence.longest());
-    let needed = covered.max(reserve).div_ceil(rules.limits.block_size);
-    needed.saturating_sub(sequence.kv.table.len() as u32)
+    let allocated_tokens = rules.allocated_up_front(sequence.longest());
+    let needed = covered.max(allocated_tokens).div_ceil(rules.limits.block_size);
+    needed.saturating_sub(sequence.kv.block_table.len() as u32)
 }
 
-/// Returns the requests for blocks of all candidates, in the order of the candidates.
+/// Returns the wants of all candidates, in the order of the candidates.
 pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View<'_>) -> Vec<Want> {
     let rules = &view.basis.rules;
     let reservations = &view.memory.reservations;
@@ -75,32 +75,31 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
     wants
 }
 
-fn claim(candidate: &Candidate<'_>, first: bool, rules: &Rules, now: Timestamp) -> Claim {
+fn claim(candidate: &Candidate<'_>, first: bool, rules: &Rules, begins: Timestamp) -> Claim {
     let Candidate { sequence, rank, waits: opening, .. } = *candidate;
-    let by_force = match opening {
-        true => may_start_by_force(sequence, rules, now),
+    let may_preempt_running = match opening {
+        true => may_preempt_to_start(sequence, rules, begins),
         false => rules.preemption.background_takes || sequence.tier != Tier::Background,
     };
-    Claim { rank, opening, first, by_force }
+    Claim { rank, opening, first, may_preempt_running }
 }
 
 /// Whether a waiting sequence may preempt running ones to get its blocks.
-fn may_start_by_force(sequence: &Sequence, rules: &Rules, now: Timestamp) -> bool {
-    let waited_us = now.since_us(sequence.arrival);
+fn may_preempt_to_start(sequence: &Sequence, rules: &Rules, begins: Timestamp) -> bool {
+    let waited_us = begins.since_us(sequence.arrival);
     rules.preemption.to_start == ToStart::LowerTier
         && waited_us >= u64::from(rules.preemption.delay_ms) * 1000
 }
 
-/// Returns a candidate's request for blocks; the number of its victims and the reservations of other tiers are filled
-/// in later.
+/// Returns a candidate's want; the number of its victims and the reservations of other tiers are filled in later.
 fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traffic)) -> Want {
     let Candidate { sequence, tokens, len, .. } = *candidate;
-    let reserve = rules.allocated_up_front(sequence.longest());
+    let allocated_tokens = rules.allocated_up_front(sequence.longest());
     let kind = if claim.opening {
         // No watermark for the first candidate, because a request as large as the pool would otherwise wait for ever;
         // and none for one above background that may preempt others, because it should use free blocks first.
         let high = sequence.tier_before_ageing() < Tier::Background;
-        let may_take_all = claim.first || (claim.by_force && high);
+        let may_take_all = claim.first || (claim.may_preempt_running && high);
         let keep_free =
             if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier, traffic) };
         let checked = if rules.scheduling.full_sequence_check { len } else { 0 };
@@ -108,7 +107,7 @@ fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traf
         WantKind::Open {
             hashes: sequence.text.findable(rules.limits.block_size),
             keep_free,
-            must_fit: checked.max(reserve),
+            must_fit: checked.max(allocated_tokens),
             own_only: own_copies && sequence.has_started(),
         }
     } else {
@@ -118,7 +117,7 @@ fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traf
         ticket: sequence.ticket(),
         len,
         new_tokens: sequence.planned_computed() - sequence.kv.computed + tokens,
-        reserve,
+        reserve: allocated_tokens,
         kept_for_others: 0,
         kind,
         max_victims: 0,

@@ -13,11 +13,11 @@ use crate::blocks::Salt;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
-/// Most tenants whose service is remembered. Beyond that, a tenant without waiting requests is forgotten, the one with
-/// the earliest finish tag first; if all have some, the one with the earliest finish tag.
+/// Most tenants whose service is remembered. Beyond that, the tenant with the earliest finish tag is forgotten; tenants
+/// without waiting requests go first.
 const MAX_TENANTS: usize = 4096;
 
-/// Charge for one best-effort sequence in the tiers' fair queue.
+/// Charge for one sequence with a payer in the tiers' fair queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TierCharge {
     /// Tier that was charged.
@@ -58,19 +58,19 @@ struct Tags {
     /// Finish tag of the tenant's last request (start tag + service / weight), which is the earliest start tag of its
     /// next one.
     finish: f64,
-    /// Refund of charged virtual time that is not deducted from `finish` yet, because the tenant's waiting requests
-    /// must keep their order.
-    credit: f64,
+    /// Refund that is not deducted from `finish` yet, because the tenant's waiting requests must keep their order:
+    /// virtual time, in the unit of the tags.
+    refund: f64,
     /// Number of the tenant's requests that have no first token yet.
     waiting: u32,
 }
 
 impl Tags {
     fn correct(&mut self, by: f64) {
-        let finish = self.finish + by - self.credit;
+        let finish = self.finish + by - self.refund;
         let least = if self.waiting > 0 { self.start } else { f64::NEG_INFINITY };
         self.finish = finish.max(least);
-        self.credit = self.finish - finish;
+        self.refund = self.finish - finish;
         self.start = self.start.min(self.finish);
     }
 }
@@ -83,7 +83,7 @@ impl FairQueue {
             self.forget_least();
         }
         let fresh =
-            Tags { start: self.virtual_time, finish: self.virtual_time, credit: 0.0, waiting: 0 };
+            Tags { start: self.virtual_time, finish: self.virtual_time, refund: 0.0, waiting: 0 };
         let tags = self.tags.entry(tenant).or_insert(fresh);
         tags.start = tags.finish.max(self.virtual_time);
         tags.waiting += 1;
@@ -98,7 +98,7 @@ impl FairQueue {
 
     /// Records that a waiting request of a tenant got its first token, ended without one, or moved to another fair
     /// queue.
-    pub(crate) fn left(&mut self, tenant: Salt) {
+    pub(crate) fn stops_waiting(&mut self, tenant: Salt) {
         if let Some(tags) = self.tags.get_mut(&tenant) {
             tags.waiting = tags.waiting.saturating_sub(1);
             tags.correct(0.0);
@@ -107,7 +107,7 @@ impl FairQueue {
 
     /// Records that a request with the start tag `tag` is served: sets the virtual time to the start tag, if the start
     /// tag is later than the virtual time.
-    pub(crate) fn start(&mut self, tag: f64) {
+    pub(crate) fn advance_to(&mut self, tag: f64) {
         self.virtual_time = self.virtual_time.max(tag);
     }
 
@@ -145,7 +145,7 @@ mod tests {
         let (greedy, modest) = (Salt([1; 16]), Salt([2; 16]));
         let tags: Vec<f64> = (0..3).map(|_| queue.arrive(of(greedy), 100.0)).collect();
         assert_eq!(tags, [0.0, 100.0, 200.0]);
-        queue.start(100.0);
+        queue.advance_to(100.0);
         assert_eq!(queue.arrive(of(modest), 100.0), 100.0, "no credit for having been away");
         queue.correct(of(modest), -60.0);
         assert_eq!(queue.arrive(of(modest), 10.0), 140.0, "what was not used is given back");
@@ -167,7 +167,7 @@ mod tests {
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
         // All requests of the tenant give up without service, so their charge is refunded in full.
         for _ in 0..100 {
-            queue.left(fickle);
+            queue.stops_waiting(fickle);
             queue.correct(of(fickle), -10.0);
         }
         assert!(!queue.others_wait(other));
@@ -211,7 +211,7 @@ mod tests {
         for tenant in 0..MAX_TENANTS {
             queue.arrive(of(salt(tenant)), if tenant == idle { 50.0 } else { 1.0 });
         }
-        queue.left(salt(idle));
+        queue.stops_waiting(salt(idle));
         queue.arrive(of(salt(MAX_TENANTS)), 1.0);
         assert!(!queue.tags.contains_key(&salt(idle)), "although it had most service");
         assert_eq!(queue.tags.len(), MAX_TENANTS);
@@ -236,10 +236,10 @@ mod tests {
         let (light, heavy) =
             ((Salt([1; 16]), Weight::default()), (Salt([1; 16]), Weight::new(4.0)));
         queue.arrive(light, 100.0);
-        queue.left(light.0);
+        queue.stops_waiting(light.0);
         // The keys were read again meanwhile, and the tenant has another weight.
         assert_eq!(queue.arrive(heavy, 100.0), 100.0);
-        queue.left(heavy.0);
+        queue.stops_waiting(heavy.0);
         queue.correct(light, -100.0);
         assert_eq!(queue.arrive(heavy, 100.0), 25.0, "only the second request is charged: 100 / 4");
     }

@@ -72,9 +72,9 @@ impl Queue {
         1.0 - self.hit_share.mean()
     }
 
-    /// Tells the tiers' fair queue which tiers have best-effort requests waiting.
+    /// Tells the tiers' fair queue which tiers are the payers of waiting requests.
     pub(crate) fn note_waiting_tiers(&mut self) {
-        let waits = Tier::ALL.map(|tier| self.table.best_effort_queue(tier).next().is_some());
+        let waits = Tier::ALL.map(|tier| self.table.queue_paid_by(tier).next().is_some());
         self.tiers.set_waiting(waits);
     }
 
@@ -90,7 +90,7 @@ impl Queue {
         let before = before.filter(|(_, sequence)| may_open(sequence));
         let mut first: Vec<(Rank, &Sequence)> = before.take(most).collect();
         let mut lines = Tier::ALL.map(|tier| {
-            let line = self.table.best_effort_queue(tier);
+            let line = self.table.queue_paid_by(tier);
             line.filter(|(_, sequence)| may_open(sequence)).peekable()
         });
         let mut tiers = self.tiers;
@@ -109,8 +109,8 @@ impl Queue {
 
     /// Removes a sequence that has ended from the fair queues, and replaces the predicted service in the charges of its
     /// tenant and its tier by the actual service. In the queues of device time the actual service is `used_us`. In the
-    /// token queue the actual service is the number of output tokens, plus the number of prompt tokens that had valid KV
-    /// (computed, or found in the prefix cache). If the output is `complete`, its length goes into the predicted
+    /// token queue the actual service is the number of output tokens, plus the number of prompt tokens that had valid
+    /// KV (computed, or found in the prefix cache). If the output is `complete`, its length goes into the predicted
     /// lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.weighted_tenant();
@@ -118,7 +118,7 @@ impl Queue {
         let not_computed = f64::from(sequence.prompt_len() - sequence.prompt_computed());
         self.token_queue.correct(tenant, f64::from(output) - predicted - not_computed);
         if sequence.first_token_at.is_none() {
-            self.token_queue.left(tenant.0);
+            self.token_queue.stops_waiting(tenant.0);
         }
         self.tenants.end(sequence, used_us);
         self.tiers.end(sequence, used_us);

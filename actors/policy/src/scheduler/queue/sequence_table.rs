@@ -84,10 +84,9 @@ impl SequenceTable {
         self.waiting.queue_from(None)
     }
 
-    /// Returns the waiting best-effort sequences of a tier in order of service; none if tiers do not share the time
-    /// left to best-effort requests.
-    pub(crate) fn best_effort_queue(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
-        // Requests of the system tier are never best effort.
+    /// Returns the waiting sequences whose payer is `tier`, in order of service; none if tiers do not share time.
+    pub(crate) fn queue_paid_by(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
+        // No sequence has the system tier as its payer.
         let pays = tier > Tier::System;
         let from = pays.then(|| self.waiting.queue_from(Some(Rank::first_paid_by(tier))));
         let all = from.into_iter().flatten();

@@ -26,7 +26,7 @@ impl TenantFairQueues {
         let tenant = sequence.service.weighted_tenant();
         if known {
             let previous = &mut self.0[before.index()];
-            previous.left(tenant.0);
+            previous.stops_waiting(tenant.0);
             previous.correct(tenant, -charged_us);
         }
         let prompt = sequence.prompt_len();
@@ -39,13 +39,13 @@ impl TenantFairQueues {
 
     /// Removes a sequence that got its first token from the waiting requests of its tenant, and advances the fair
     /// queue's virtual time to its start tag.
-    pub(crate) fn start(&mut self, sequence: &Sequence) {
+    pub(crate) fn served(&mut self, sequence: &Sequence) {
         let queue = self.of(sequence);
-        queue.left(sequence.service.tenant);
+        queue.stops_waiting(sequence.service.tenant);
         // Do not advance the virtual time for a sequence with a priority of its own, because it may have been served
         // out of the order of start tags.
         if sequence.service.priority == 0 {
-            queue.start(sequence.service.tenant_tag.start);
+            queue.advance_to(sequence.service.tenant_tag.start);
         }
     }
 
@@ -55,7 +55,7 @@ impl TenantFairQueues {
         let (tenant, tag) = (sequence.service.weighted_tenant(), sequence.service.tenant_tag);
         let queue = self.of(sequence);
         if sequence.first_token_at.is_none() {
-            queue.left(tenant.0);
+            queue.stops_waiting(tenant.0);
         }
         queue.correct(tenant, used_us - tag.charged_us);
     }
@@ -129,8 +129,8 @@ mod tests {
             let first = entered(&mut queues, 1);
             let mut second = entered(&mut queues, 1);
             second.service.priority = priority;
-            queues.start(&first);
-            queues.start(&second);
+            queues.served(&first);
+            queues.served(&second);
             assert_eq!(next_start(&queues, 2), start, "{priority}");
         }
     }
@@ -141,7 +141,7 @@ mod tests {
         let [first, second] = [entered(&mut queues, 1), entered(&mut queues, 1)];
         let mut other = entered(&mut TenantFairQueues::default(), 2);
         assert!(queues.others_wait(&other) && !queues.others_wait(&first));
-        queues.start(&first);
+        queues.served(&first);
         assert!(queues.others_wait(&other), "one request waits yet");
         other.service.tenant_tag.queue = Tier::Premium;
         assert!(!queues.others_wait(&other), "in another tier");
@@ -154,7 +154,7 @@ mod tests {
     fn a_request_that_ends_is_charged_what_it_used() {
         let mut queues = TenantFairQueues::default();
         let mut first = entered(&mut queues, 1);
-        queues.start(&first);
+        queues.served(&first);
         first.first_token_at = Some(Timestamp(5));
         queues.end(&first, 50.0);
         assert_eq!(next_start(&queues, 1), 50.0);

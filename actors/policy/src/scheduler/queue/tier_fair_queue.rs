@@ -16,7 +16,7 @@ const TIERS: usize = Tier::ALL.len();
 /// Largest credit of a tier, us of device time divided by the tier's share. A tier gains credit while it waits and
 /// others start, because it lacks blocks or its requests took less than predicted. A larger credit would shut out the
 /// other tiers for too long.
-const CREDIT_US_MAX: f64 = 60e6;
+const CREDIT_MAX_US: f64 = 60e6;
 
 /// Fair queue of the tiers, over the device time that requests with latency targets leave to best-effort requests.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub(crate) struct TierFairQueue {
     virtual_time: f64,
     /// Start tag of each tier's next request, us of device time divided by the tier's share.
     next_start: [f64; TIERS],
-    /// Whether each tier had best-effort requests waiting before the last plan.
+    /// Whether each tier was the payer of waiting requests before the last plan.
     waited: [bool; TIERS],
 }
 
@@ -47,13 +47,13 @@ impl TierFairQueue {
         self.weights = weights(shares);
     }
 
-    /// Records which tiers have best-effort requests waiting. A tier that had none before starts at the virtual time
+    /// Records which tiers are the payers of waiting requests. A tier that had none before starts at the virtual time
     /// or, if later, at its own start tag; a tier that had some keeps its start tag, and so its credit (at most
-    /// [`CREDIT_US_MAX`]) for service that it did not get.
+    /// [`CREDIT_MAX_US`]) for service that it did not get.
     pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
             let least =
-                if self.waited[at] { self.virtual_time - CREDIT_US_MAX } else { self.virtual_time };
+                if self.waited[at] { self.virtual_time - CREDIT_MAX_US } else { self.virtual_time };
             if waits {
                 self.next_start[at] = self.next_start[at].max(least);
             }
@@ -75,7 +75,7 @@ impl TierFairQueue {
         *next_start += us / self.weights[tier.index()];
     }
 
-    /// Charges the tier of a best-effort sequence that gets its first blocks with the sequence's predicted device time.
+    /// Charges the payer of a sequence that gets its first blocks with the sequence's predicted device time.
     pub(crate) fn open(&mut self, sequence: &mut Sequence) {
         if sequence.service.key.class.payer().is_some() && !sequence.has_started() {
             let (tier, device_us) = (sequence.tier, sequence.service.tenant_tag.charged_us);
@@ -85,8 +85,9 @@ impl TierFairQueue {
         }
     }
 
-    /// Corrects the charge of a tier when its best-effort sequence ends: from the predicted device time to the
-    /// `used_us` that the sequence really used. The correction is divided by the tier's share at the time of the charge.
+    /// Corrects the charge of a tier when a sequence that it pays for ends: from the predicted device time to the
+    /// `used_us` that the sequence really used. The correction is divided by the tier's share at the time of the
+    /// charge.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
         if let Some(TierCharge { tier, device_us, weight }) = sequence.service.tier_charge {
             self.next_start[tier.index()] += (used_us - device_us) / weight;

@@ -18,10 +18,10 @@ pub(crate) struct TierUsage {
 impl TierUsage {
     /// Adds the device time that each tier used in a step that ended at `now`, us.
     pub(crate) fn add(&mut self, us: [f64; TIERS], now: Timestamp) {
-        let kept = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US).exp();
+        let decay = (-(now.since_us(self.at) as f64) / TIME_CONSTANT_US).exp();
         self.at = now;
         for (usage, us) in self.us.iter_mut().zip(us) {
-            *usage = *usage * kept + us;
+            *usage = *usage * decay + us;
         }
     }
 

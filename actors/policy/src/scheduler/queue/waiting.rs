@@ -41,7 +41,7 @@ impl Index {
         if !sequence.held() {
             self.queue.insert(rank);
         }
-        if sequence.kv.retained > 0 {
+        if sequence.kv.retained_tokens > 0 {
             self.retaining.insert(rank);
         }
         self.ages.extend(sequence.service.ages_at.map(|at| (at, sequence.id)));

@@ -15,7 +15,7 @@ pub(crate) struct Kv {
     pub(crate) in_flight: InFlightProgress,
     /// Block table as the block store last sent it; empty while the sequence holds no blocks, and from an opening by
     /// copies until the block store's first answer after them.
-    pub(crate) table: Arc<[BlockId]>,
+    pub(crate) block_table: Arc<[BlockId]>,
     /// Number of tokens with valid KV when the sequence was preempted; 0 if it was not preempted since it last got its
     /// blocks.
     pub(crate) computed_before: u32,
@@ -24,15 +24,15 @@ pub(crate) struct Kv {
     /// Number of host blocks that are pinned for the preempted sequence until it has its blocks again.
     pub(crate) on_host: u32,
     /// Number of tokens in the blocks that the preempted sequence retains on the device.
-    pub(crate) retained: u32,
+    pub(crate) retained_tokens: u32,
     /// Serial number of the last time that the sequence got its blocks (start or resume), counted over all sequences.
     pub(crate) opened_number: u64,
     /// Number of known tokens when the sequence last got its blocks (start or resume).
     pub(crate) len_at_open: u32,
-    /// Whether the block store denied the last request for more blocks that the sequence made while it held blocks;
-    /// `false` once it is granted a step again or preempted.
+    /// Whether the block store denied the sequence's last want to grow; `false` once the sequence is granted a step
+    /// again or is preempted.
     pub(crate) denied: bool,
-    /// Whether victims are being copied out for the denied request, so that blocks for it come free later.
+    /// Whether victims are being copied out for the denied want, so that blocks for it come free later.
     pub(crate) promised: bool,
     /// Number of prompt tokens found in the prefix cache when the sequence started; `None` before its start.
     pub(crate) cached_tokens: Option<u32>,
@@ -44,11 +44,11 @@ impl Default for Kv {
             epoch: Epoch(0),
             computed: 0,
             in_flight: InFlightProgress::default(),
-            table: Arc::from([]),
+            block_table: Arc::from([]),
             computed_before: 0,
             saved: false,
             on_host: 0,
-            retained: 0,
+            retained_tokens: 0,
             opened_number: 0,
             len_at_open: 0,
             denied: false,
@@ -59,16 +59,16 @@ impl Default for Kv {
 }
 
 impl Kv {
-    /// Records that a preemption took the blocks, except those of the first `retained` tokens; `saved` says whether any
-    /// were saved in the host pool. The sequence needs a new block table to run again.
-    pub(crate) fn close(&mut self, saved: bool, retained: u32) {
+    /// Records that a preemption took the blocks, except those of the first `retained_tokens` tokens; `saved` says
+    /// whether any were saved in the host pool. The sequence needs a new block table to run again.
+    pub(crate) fn close(&mut self, saved: bool, retained_tokens: u32) {
         self.saved = saved;
-        self.retained = retained;
+        self.retained_tokens = retained_tokens;
         (self.denied, self.promised) = (false, false);
         self.computed_before = self.computed;
         self.computed = 0;
         self.in_flight.lose_blocks();
-        self.table = Arc::from([]);
+        self.block_table = Arc::from([]);
         self.epoch.0 += 1;
     }
 }

@@ -85,7 +85,7 @@ impl Sequence {
                 may_tighten: new.may_tighten,
                 targets: new.targets,
                 patience: new.patience,
-                returns: new.returns,
+                has_retry_credit: new.has_retry_credit,
                 key: PriorityKey::UNPLACED,
                 ages_at: None,
                 deadline: None,
@@ -162,7 +162,7 @@ impl Sequence {
     /// retained on the device need not be computed again. If a preemption saved any block on the host, all tokens that
     /// had valid KV are taken to be saved.
     pub(crate) fn left_to_compute(&self) -> u32 {
-        let saved = if self.kv.saved { self.kv.computed_before } else { self.kv.retained };
+        let saved = if self.kv.saved { self.kv.computed_before } else { self.kv.retained_tokens };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
     }
 
@@ -190,9 +190,9 @@ impl Sequence {
         self.first_token_at.is_none() && !self.held()
     }
 
-    /// Whether the sequence decodes: after the steps in flight exactly its last token is left to compute. Also true of
-    /// a prompt, without a first token, of which one token is left.
-    pub(crate) fn decoding(&self) -> bool {
+    /// Whether exactly one token is left to compute after the steps in flight: the sequence is a stream, or a prompt
+    /// but for its last token.
+    pub(crate) fn one_token_left(&self) -> bool {
         self.planned_computed() + 1 == self.planned_len()
     }
 
@@ -252,7 +252,7 @@ impl Sequence {
     }
 
     /// Returns the progress report for the block store after a step: the number of tokens with valid KV, and the names
-    /// of newly full blocks.
+    /// of newly full blocks. Marks these names as known to the block store.
     pub(crate) fn progress(&mut self, block_size: u32) -> Progress {
         let computed = self.kv.computed;
         Progress { seq: self.id, computed, hashes: self.text.register(computed, block_size) }
@@ -266,7 +266,7 @@ impl Sequence {
         self.kv.len_at_open = self.len();
         self.kv.saved = false;
         self.kv.on_host = 0;
-        self.kv.retained = 0;
+        self.kv.retained_tokens = 0;
         let before = std::mem::take(&mut self.kv.computed_before);
         if self.has_started() {
             return Opened::Again { recompute: before.saturating_sub(computed) };
@@ -276,11 +276,11 @@ impl Sequence {
     }
 
     /// Moves the sequence to phase waiting after a preemption took its blocks: see [`Kv::close`].
-    pub(crate) fn closed(&mut self, saved: bool, retained: u32) {
+    pub(crate) fn closed(&mut self, saved: bool, retained_tokens: u32) {
         self.phase = Phase::Waiting;
         self.preemptions += 1;
         self.text.registered = 0;
-        self.kv.close(saved, retained);
+        self.kv.close(saved, retained_tokens);
     }
 
     /// Returns what the device needs before the first step of the sequence: sampling parameters and prompt.
@@ -304,7 +304,7 @@ impl Sequence {
     /// Checks that the sequence's own numbers agree with each other. Returns the violation in words; `None` if there is
     /// none.
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
-        let (computed, table) = (self.kv.computed, &self.kv.table);
+        let (computed, table) = (self.kv.computed, &self.kv.block_table);
         if computed > self.len() {
             return Some(format!("{}: {computed} tokens computed of {}", self.id, self.len()));
         }

@@ -16,8 +16,9 @@ pub struct NewSequence {
     pub tier: Tier,
     /// Priority: order within the tier. The lower number is served first.
     pub priority: i32,
-    /// Salt of the tenant, by which the fair queues and the accounts know the tenant. With the prefix cache on, the salt
-    /// is also the namespace of the sequence's block names; with the cache off, block names get a salt of the sequence.
+    /// Salt of the tenant, by which the fair queues and the accounts know the tenant. With the prefix cache on, the
+    /// salt is also the namespace of the sequence's block names; with the cache off, block names get a salt of the
+    /// sequence.
     pub salt: Salt,
     /// Weight of the request's tenant in the fair queues.
     pub weight: Weight,
@@ -36,9 +37,12 @@ pub struct NewSequence {
     pub may_tighten: Option<bool>,
     /// Patience: longest wait for the first token.
     pub patience: Patience,
-    /// Whether the client comes back at its retry time after an earlier refusal. If the request becomes late, it
-    /// starves at once.
-    pub returns: bool,
+    /// Whether the client has a retry credit: it came back at its retry time after an earlier refusal. If the request
+    /// becomes late, it starves at once.
+    pub has_retry_credit: bool,
+    /// Salt of the block names, if it is another than the tenant's: a namespace within the tenant's part of the prefix
+    /// cache.
+    pub cache_salt: Option<Salt>,
     /// Time at which the request arrived.
     pub arrival: Timestamp,
 }

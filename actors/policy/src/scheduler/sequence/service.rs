@@ -31,8 +31,8 @@ pub(crate) struct Service {
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
-    /// Whether the client came back at its retry time after an earlier refusal.
-    pub(crate) returns: bool,
+    /// Whether the client has a retry credit: it came back at its retry time after an earlier refusal.
+    pub(crate) has_retry_credit: bool,
     /// Priority key: what the sequence's rank in the order of service is made of.
     pub(crate) key: PriorityKey,
     /// Time at which the sequence gains a tier by ageing, if it still waits then; `None` if it cannot gain one.
@@ -46,7 +46,7 @@ pub(crate) struct Service {
     /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to
     /// such requests.
     pub(crate) best_effort: bool,
-    /// Charge for the best-effort sequence in the tiers' fair queue; `None` before the start.
+    /// Charge for the sequence in the tiers' fair queue; `None` before the start, or without a payer.
     pub(crate) tier_charge: Option<TierCharge>,
     /// Predicted output length, tokens.
     pub(crate) predicted_tokens: f64,

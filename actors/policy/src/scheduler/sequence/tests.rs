@@ -10,7 +10,7 @@ fn holding(phase: Phase, computed: u32, blocks: u32) -> Sequence {
     let mut sequence = Sequence::new(sequence(1, Tier::Standard, 5), BLOCK);
     sequence.phase = phase;
     sequence.kv.computed = computed;
-    sequence.kv.table = (0..blocks).map(BlockId).collect();
+    sequence.kv.block_table = (0..blocks).map(BlockId).collect();
     sequence
 }
 

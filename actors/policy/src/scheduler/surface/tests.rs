@@ -10,7 +10,7 @@ fn surface() -> Scheduler {
 
 /// Creates the interface of a scheduler with the state `state`.
 fn over(state: State) -> Scheduler {
-    Scheduler { state, actions: VecDeque::new(), plan_due: false, wakes_at: Timestamp(0) }
+    Scheduler { state, actions: VecDeque::new(), must_plan: false, wakes_at: Timestamp(0) }
 }
 
 /// Creates a scheduler with two steps in flight, whose host takes 10 us to plan a step.

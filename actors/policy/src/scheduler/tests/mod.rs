@@ -96,7 +96,8 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
         targets: SloTargets::default(),
         may_tighten: None,
         patience: Patience { us: Some(100_000_000), before_us: 0, stated: false },
-        returns: false,
+        has_retry_credit: false,
+        cache_salt: None,
         sampling: Arc::new(SamplingParams::greedy()),
         arrival: Timestamp(id),
     }
@@ -313,7 +314,7 @@ fn waiting_sequences_that_were_denied_leave_their_places_to_running_ones() {
         StepGrant { step: request.step, grants, ..StepGrant::default() }
     };
     s.granted(denied(&request));
-    assert!(s.must_replan(), "those who run need not wait for those who wait");
+    assert!(s.may_replan(), "those who run need not wait for those who wait");
     let batch = submit(&mut s);
     assert_eq!(batch.slices.iter().map(|slice| slice.seq.0).collect::<Vec<_>>(), [1, 2]);
     s.step_done(all_sample(&batch, 1), Timestamp(501));

@@ -20,7 +20,7 @@ fn a_request_that_states_less_patience_than_its_expected_wait_is_refused_with_bo
     assert_eq!(gate.submit(&patient(Tier::Standard, 5_000), NOW), Err(refusal));
     let returning = Applicant { returning: true, ..of(Tier::Standard) };
     let later = NOW + 15_000_000;
-    assert!(!gate.returns(&returning, later), "the client was told no retry time");
+    assert!(!gate.has_retry_credit(&returning, later), "the client was told no retry time");
 }
 
 #[test]

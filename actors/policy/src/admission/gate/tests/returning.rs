@@ -27,14 +27,17 @@ fn a_client_that_comes_back_at_its_retry_time_has_a_limit_half_as_long_again() {
 fn a_client_returns_only_if_it_says_so_and_its_tenant_has_a_credit_for_its_tier() {
     let mut gate = gate(|_| ());
     let due = NOW + 3_000_000;
-    assert!(!gate.returns(&returning(Tier::Standard), due), "the tenant has no credit");
+    assert!(!gate.has_retry_credit(&returning(Tier::Standard), due), "the tenant has no credit");
     gate.advised(Tier::Standard, of(Tier::Standard).tenant, 3_000, NOW);
-    assert!(!gate.returns(&returning(Tier::Standard), due - 1), "too early");
-    assert!(gate.returns(&returning(Tier::Standard), due));
-    assert!(!gate.returns(&of(Tier::Standard), due), "the client does not say so");
-    assert!(!gate.returns(&returning(Tier::Background), due), "the credit is for standard");
+    assert!(!gate.has_retry_credit(&returning(Tier::Standard), due - 1), "too early");
+    assert!(gate.has_retry_credit(&returning(Tier::Standard), due));
+    assert!(!gate.has_retry_credit(&of(Tier::Standard), due), "the client does not say so");
+    assert!(
+        !gate.has_retry_credit(&returning(Tier::Background), due),
+        "the credit is for standard"
+    );
     let other = Applicant { tenant: Salt([2; 16]), ..returning(Tier::Standard) };
-    assert!(!gate.returns(&other, due), "the credit is another tenant's");
+    assert!(!gate.has_retry_credit(&other, due), "the credit is another tenant's");
 }
 
 #[test]
@@ -45,9 +48,9 @@ fn a_retry_credit_is_used_up_by_the_request_that_comes_back_and_not_by_a_check_o
     let due = NOW + 3_000_000;
     assert_eq!(gate.would_accept(&request, due), Ok(()));
     gate.submit(&of(Tier::Standard), due).expect("the queue has room");
-    assert!(gate.returns(&request, due));
+    assert!(gate.has_retry_credit(&request, due));
     gate.submit(&request, due).expect("the queue has room");
-    assert!(!gate.returns(&request, due));
+    assert!(!gate.has_retry_credit(&request, due));
 }
 
 #[test]
@@ -59,9 +62,9 @@ fn a_queued_request_that_is_turned_away_leaves_a_retry_credit() {
         gate.left(seq, how, NOW);
         assert_eq!(gate.queued(), [0; 4]);
         let credit = matches!(how, Left::TurnedAway { .. });
-        assert_eq!(gate.returns(&returning(Tier::Standard), due), credit, "{how:?}");
+        assert_eq!(gate.has_retry_credit(&returning(Tier::Standard), due), credit, "{how:?}");
     }
-    assert!(!gate.returns(&returning(Tier::Standard), due - 1), "too early");
+    assert!(!gate.has_retry_credit(&returning(Tier::Standard), due - 1), "too early");
 }
 
 #[test]
@@ -71,6 +74,6 @@ fn the_credit_of_a_request_that_an_operator_moved_is_for_the_tier_that_the_clien
     gate.tier_changed(seq, Tier::Background);
     gate.left(seq, Left::TurnedAway { retry_after_ms: 3_000 }, NOW);
     let due = NOW + 3_000_000;
-    assert!(gate.returns(&returning(Tier::Standard), due));
-    assert!(!gate.returns(&returning(Tier::Background), due));
+    assert!(gate.has_retry_credit(&returning(Tier::Standard), due));
+    assert!(!gate.has_retry_credit(&returning(Tier::Background), due));
 }

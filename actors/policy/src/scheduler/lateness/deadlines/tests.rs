@@ -9,9 +9,9 @@ use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
 use proptest::prelude::*;
 use tiercel_config::{EngineSettings, Policy};
 
-fn waiting(id: u64, tenant: u8, due_us: f64, work_us: f64) -> Prompt {
+fn waiting(id: u64, tenant: u8, until_deadline_us: f64, work_us: f64) -> Prompt {
     let (tenant, weight) = (Salt([tenant; 16]), Weight::default());
-    Prompt { seq: SeqId(id), tenant, weight, due_us, work_us }
+    Prompt { seq: SeqId(id), tenant, weight, until_deadline_us, work_us }
 }
 
 fn ids(late: &[SeqId]) -> Vec<u64> {
@@ -72,7 +72,7 @@ proptest! {
             let mut sum_us = 0.0;
             (0..).zip(&prompts).filter(|(at, _)| chosen & (1 << at) != 0).all(|(_, prompt)| {
                 sum_us += prompt.work_us;
-                sum_us <= prompt.due_us
+                sum_us <= prompt.until_deadline_us
             })
         };
         let best = (0..1u32 << prompts.len()).filter(|chosen| in_time(*chosen));

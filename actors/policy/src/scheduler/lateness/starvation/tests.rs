@@ -40,8 +40,8 @@ fn balance(s: &mut State, tier: Tier, now: Timestamp) {
     *flow = Flow::default();
     for second in (0..=61).rev() {
         let at = Timestamp(now.0.saturating_sub(second * 1_000_000));
-        flow.comes(at);
-        flow.serves(at);
+        flow.entered(at);
+        flow.served(at);
     }
 }
 
@@ -92,15 +92,15 @@ fn beside_premium_no_request_starves_while_more_or_fewer_come_than_are_served() 
     let mut s = with_a_late_one(late_one(Tier::Standard), true, 299_000_000);
     let now = Timestamp(310_010_000);
     let flow = &mut s.deadlines.flow[Tier::Standard.index()];
-    (0..10).for_each(|_| flow.serves(now));
+    (0..10).for_each(|_| flow.served(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog drains");
     let flow = &mut s.deadlines.flow[Tier::Standard.index()];
-    (0..20).for_each(|_| flow.comes(now));
+    (0..20).for_each(|_| flow.entered(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog grows");
     let flow = &mut s.deadlines.flow[Tier::Standard.index()];
-    (0..10).for_each(|_| flow.serves(now));
+    (0..10).for_each(|_| flow.served(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "as many come as are served, but not for a minute yet");
     let now = Timestamp(380_010_000);
@@ -137,7 +137,7 @@ fn a_lower_tier_does_not_make_a_late_request_wait_longer() {
 #[test]
 fn a_client_that_came_back_goes_first_at_once() {
     for (tier, better_came) in [(Tier::Standard, false), (Tier::Background, true)] {
-        let first = NewSequence { returns: true, ..late_one(tier) };
+        let first = NewSequence { has_retry_credit: true, ..late_one(tier) };
         assert_eq!(order(&with_a_late_one(first, better_came, 1)), [1, 2]);
         assert_eq!(order(&with_a_late_one(late_one(tier), better_came, 1)), [2, 1]);
     }
@@ -159,7 +159,7 @@ fn no_request_starves_where_a_plain_server_would_make_all_wait_for_as_long() {
     // The queue of 600 waiting requests serves one request in a second, so it drains in ten minutes: no request
     // starves.
     (0..601).for_each(|_| queue.entered(Timestamp(0)));
-    queue.left(Timestamp(1_000_000));
+    queue.served(Timestamp(1_000_000));
     let now = Timestamp(1_000_000);
     assert_eq!(starves_after_us(&s, now), None);
     (0..300).for_each(|_| s.queue.drain[Tier::Standard.index()].gave_up());
@@ -178,12 +178,12 @@ fn of_tenants(few: u64, many: u64) -> LateRequests {
 }
 
 /// Adds late standard request `id` of a tenant, which arrives `id` microseconds after the start.
-fn add(late: &mut LateRequests, tenant: u64, id: u64, returns: bool) {
+fn add(late: &mut LateRequests, tenant: u64, id: u64, has_retry_credit: bool) {
     let of_tenant = late.behind.entry(of_tenant(tenant)).or_default();
-    of_tenant.requests.insert((!returns, Timestamp(id), SeqId(id)));
+    of_tenant.requests.insert((!has_retry_credit, Timestamp(id), SeqId(id)));
 }
 
-fn of_tenant(tenant: u64) -> Owner {
+fn of_tenant(tenant: u64) -> TierTenant {
     (Tier::Standard, Salt(u128::from(tenant).to_be_bytes()))
 }
 

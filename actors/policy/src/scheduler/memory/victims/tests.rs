@@ -15,11 +15,11 @@ fn rank(tier: Tier, id: u64) -> Rank {
 
 /// Returns the claim of a waiting sequence that may preempt others.
 fn opening(rank: Rank, first: bool) -> Claim {
-    Claim { rank, opening: true, first, by_force: true }
+    Claim { rank, opening: true, first, may_preempt_running: true }
 }
 
 fn growing(rank: Rank) -> Claim {
-    Claim { rank, opening: false, first: false, by_force: true }
+    Claim { rank, opening: false, first: false, may_preempt_running: true }
 }
 
 /// Returns victims with these guards, under a rule that counts no ranks.
@@ -60,9 +60,11 @@ fn claims_of_one_tier_are_alike_where_neither_the_rule_nor_a_protection_counts_r
     let victims = guarded(usual.clone());
     assert!(victims.treats_alike(a, b));
     assert!(!victims.treats_alike(a, growing(rank(Tier::Premium, 2))));
-    for other in
-        [Claim { opening: true, ..b }, Claim { first: true, ..b }, Claim { by_force: false, ..b }]
-    {
+    for other in [
+        Claim { opening: true, ..b },
+        Claim { first: true, ..b },
+        Claim { may_preempt_running: false, ..b },
+    ] {
         assert!(!victims.treats_alike(a, other), "{other:?}");
     }
     let by_rank = Victims { by_rank: true, ..guarded(usual) };
@@ -83,7 +85,7 @@ fn only_the_first_of_a_plan_takes_blocks_that_a_reservation_covers() {
     for id in [1, 2] {
         let mut runs = stream(id, Tier::Standard, (9, 3), 50);
         runs.service.key.class = ServiceClass::new(Tier::Standard, Tier::Standard, false);
-        runs.kv.table =
+        runs.kv.block_table =
             (id as u32 * 20..id as u32 * 20 + 20).map(BlockId).collect::<Vec<_>>().into();
         s.queue.table.insert(runs);
     }
@@ -97,7 +99,7 @@ fn only_the_first_of_a_plan_takes_blocks_that_a_reservation_covers() {
 }
 
 /// Returns the position of a standard sequence among the victims under a rule.
-fn position_by(victim: VictimRule, sequence: &Sequence) -> Position {
+fn position_by(victim: VictimRule, sequence: &Sequence) -> VictimKey {
     let mut s = scheduler(|_| ());
     s.basis.rules.preemption.victim = victim;
     let protection = protection(sequence, &s.basis.rules, false);

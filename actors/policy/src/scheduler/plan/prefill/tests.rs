@@ -21,7 +21,7 @@ fn room() -> PrefillRoom {
         tokens: 200,
         background_tokens: 200,
         least: 1,
-        separate_bare_us: f64::INFINITY,
+        long_chunk_bare_us: f64::INFINITY,
         shortage: false,
         finished: None,
         used_tokens: 0,
@@ -61,7 +61,7 @@ fn only_prompts_that_a_step_computes_in_part_count_as_partial() {
 /// `first` takes 6. The step surely finishes the first prompt unless that may lack blocks, so the second waits.
 fn second_of_10(s: &State, shortage: bool, first: &Sequence) -> Option<u32> {
     let mut step =
-        PrefillRoom { shortage, separate_bare_us: 0.1, used_us: 0.0, tokens: 15, ..room() };
+        PrefillRoom { shortage, long_chunk_bare_us: 0.1, used_us: 0.0, tokens: 15, ..room() };
     assert_eq!(tokens(&mut step, first, s), Some(6));
     tokens(&mut step, &standard(2, 10, 5.0), s)
 }
@@ -105,9 +105,9 @@ fn a_prompt_that_only_the_next_step_can_finish_waits_for_it_beside_a_shorter_bar
     // The step has room for 15 tokens, and the first prompt takes 6 tokens of this room. The part of the second prompt
     // that fits, 9 tokens, takes 72 us and 0.25 us for each of 36 pairs: 81 us.
     let two = |s: &State, long_us, time_us, second: &Sequence| {
-        let separate_bare_us = long_us * SEPARATE_PART_SHARE;
+        let long_chunk_bare_us = long_us * LONG_CHUNK_SHARE;
         let mut step =
-            PrefillRoom { separate_bare_us, time_us, used_us: 0.0, tokens: 15, ..room() };
+            PrefillRoom { long_chunk_bare_us, time_us, used_us: 0.0, tokens: 15, ..room() };
         assert_eq!(tokens(&mut step, &standard(1, 6, 5.0), s), Some(6));
         tokens(&mut step, second, s)
     };
