@@ -6,12 +6,13 @@ use std::time::Duration;
 use tiercel_device::{Clock, HostGrowth};
 
 /// Length of the pause after each growth, as a multiple of the growth's duration. Steps wait while NVIDIA's driver pins
-/// memory. Without pauses, a server on an H100 seems to have computed nearly nothing for the 9 s in which the server pinned
-/// 16 GB (docs/performance.md, "A real server against its simulation"). With this pause, growths take a tenth of the time.
+/// memory. Without pauses, a server on an H100 seems to have computed nearly nothing for the 9 s in which the server
+/// pinned 16 GB (docs/performance.md, "A real server against its simulation"). With this pause, growths take a tenth of
+/// the time.
 const PAUSE: u32 = 9;
 
-/// Starts the thread that grows the host pool to `planned` blocks, if the pool is not complete. The thread ends when the
-/// pool is complete, when the pool cannot grow further (logged as an error), or when the BlockManager has stopped.
+/// Starts the thread that grows the host pool to `planned` blocks, if the pool is not complete. The thread ends when
+/// the pool is complete, when the pool cannot grow further (logged as an error), or when the BlockManager has stopped.
 pub(crate) fn start(
     growth: Option<Box<dyn HostGrowth>>,
     planned: u32,
@@ -31,8 +32,8 @@ pub(crate) fn start(
     }
 }
 
-/// Grows the pool, with a pause after each growth. `timed` grows the pool once and returns the result and the duration of
-/// the growth.
+/// Grows the pool, with a pause after each growth. `timed` grows the pool once and returns the result and the duration
+/// of the growth.
 fn grow(
     mut growth: Box<dyn HostGrowth>,
     planned: u32,

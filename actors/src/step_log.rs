@@ -20,8 +20,8 @@ pub struct StepLog {
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
     /// Time at which the last step ended; `None` if the engine has been idle since.
     last_end: Option<Timestamp>,
-    /// Number of prefill tokens of all completed steps, and number of tokens that these steps sampled. Tokens whose draws
-    /// were postponed do not count.
+    /// Number of prefill tokens of all completed steps, and number of tokens that these steps sampled. Tokens whose
+    /// draws were postponed do not count.
     tokens: (u64, u64),
 }
 

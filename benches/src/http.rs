@@ -40,8 +40,8 @@ pub(crate) enum HttpError {
 }
 
 impl Endpoint {
-    /// Parses a server's URL of the form `http[s]://HOST[:PORT][/PATH]`; a final `/v1` is optional. For https, `ca_file`
-    /// holds the certificates to trust instead of those that browsers trust.
+    /// Parses a server's URL of the form `http[s]://HOST[:PORT][/PATH]`; a final `/v1` is optional. For https,
+    /// `ca_file` holds the certificates to trust instead of those that browsers trust.
     pub(crate) fn parse(
         url: &str,
         api_key: Option<&str>,

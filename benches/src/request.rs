@@ -170,8 +170,8 @@ pub(crate) fn service_tier(tier: Tier) -> &'static str {
     }
 }
 
-/// Returns the value of the request field `priority` for a tier. A vLLM server that runs with `--scheduling-policy priority`
-/// serves requests with lower values first.
+/// Returns the value of the request field `priority` for a tier. A vLLM server that runs with `--scheduling-policy
+/// priority` serves requests with lower values first.
 fn priority(tier: Tier) -> u8 {
     match tier {
         Tier::System | Tier::Premium => 0,

@@ -32,7 +32,8 @@ pub struct Target {
     pub ca_file: Option<PathBuf>,
     /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
-    /// Whether requests also have the field `priority`, a number for each tier, for servers without the field `service_tier`.
+    /// Whether requests also have the field `priority`, a number for each tier, for servers without the field
+    /// `service_tier`.
     pub send_priority: bool,
     /// Limits that the load client sets itself: requests in flight and idle timeout.
     pub limits: Limits,
@@ -142,8 +143,8 @@ impl Context {
     }
 }
 
-/// Runs a workload against a server to its end and calls `watch` once a second and at the end of each request. Needs a tokio runtime with I/O and
-/// time. Dropping the future ends all requests of the run.
+/// Runs a workload against a server to its end and calls `watch` once a second and at the end of each request. Needs a
+/// tokio runtime with I/O and time. Dropping the future ends all requests of the run.
 ///
 /// # Errors
 /// [`BenchError`] if the run cannot start. Errors after the start are counted in the report instead.
@@ -293,9 +294,8 @@ fn pause_us(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Adds up the measurements of ended requests until every sending task has ended, and tells `watch` of each of them and,
-/// once a second, of the progress.
-/// Cancels requests that still run when the workload's drain time is over.
+/// Adds up the measurements of ended requests until every sending task has ended, and tells `watch` of each of them
+/// and, once a second, of the progress. Cancels requests that still run when the workload's drain time is over.
 async fn collect(
     context: &Context,
     mut records: mpsc::Receiver<Record>,

@@ -30,8 +30,8 @@ pub(crate) fn check(origins: &[String]) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// Whether a text is an origin in the form of the header `Origin`. Browsers leave out the port that the scheme implies, so
-/// an origin with this port would match no page.
+/// Whether a text is an origin in the form of the header `Origin`. Browsers leave out the port that the scheme implies,
+/// so an origin with this port would match no page.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, at)) = text.split_once("://") else { return false };
     let (host, port) = match at.rsplit_once(':') {

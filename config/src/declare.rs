@@ -39,18 +39,18 @@ pub(crate) fn within(name: &str, fields: Vec<Field>) -> impl Iterator<Item = Fie
     fields.into_iter().map(move |field| Field { path: format!("{name}.{}", field.path), ..field })
 }
 
-/// Declares a table of settings. Each setting is declared once: its help text (the doc comment), its name, its type, its
-/// default, and, separated by commas,
+/// Declares a table of settings. Each setting is declared once: its help text (the doc comment), its name, its type,
+/// its default, and, separated by commas,
 ///
 /// - `in LOW..=HIGH`: the range; every number has one,
 /// - `as KIND`: the kind of the values, for a type that has settings of several kinds,
 /// - `flag "NAME"`: the flag of `tiercel serve`, for a setting that has one of its own,
 /// - `name "NAME"`: the name in settings, if it differs from the name in the code.
 ///
-/// `tables { ... }` before the settings declares tables within the table; `fields EXPRESSION` gives the settings of such a
-/// table if they are not those of its type. `..EXPRESSION` after the settings gives the defaults of the settings that are
-/// declared without one. The declaration makes the struct, its [`Default`], how it is read and written, and its
-/// [`SettingsTable`].
+/// `tables { ... }` before the settings declares tables within the table; `fields EXPRESSION` gives the settings of
+/// such a table if they are not those of its type. `..EXPRESSION` after the settings gives the defaults of the settings
+/// that are declared without one. The declaration makes the struct, its [`Default`], how it is read and written, and
+/// its [`SettingsTable`].
 macro_rules! settings {
     (
         $(#[$meta:meta])*

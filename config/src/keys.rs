@@ -311,14 +311,14 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
     if digits.len() == 64 { bytes.try_into().ok() } else { None }
 }
 
-/// Returns a time as text in UTC, such as 2027-01-31T12:00:00Z; a keys file accepts this form. `unix_s` is in seconds since
-/// 1970.
+/// Returns a time as text in UTC, such as 2027-01-31T12:00:00Z; a keys file accepts this form. `unix_s` is in seconds
+/// since 1970.
 pub fn utc_text(unix_s: i64) -> String {
     Timestamp::from_second(unix_s).map_or_else(|_| "?".to_owned(), |at| at.to_string())
 }
 
-/// Returns the time of a TOML date, seconds since 1970. A date alone is its first second, and a time without an offset is
-/// in UTC.
+/// Returns the time of a TOML date, seconds since 1970. A date alone is its first second, and a time without an offset
+/// is in UTC.
 fn unix_s(date: Datetime) -> Result<i64, Wrong> {
     let wrong = || {
         let rule = "must be a date or a time before 9999-12-30, such as 2027-01-31 or 2027-01-31T12:00:00Z";

@@ -1,8 +1,8 @@
 //! Typed and validated settings of the server as plain data, from a file, the environment and flags.
 //!
 //! `settings!` declares every setting once: its name, type, default, range, flag and help text. From the declarations
-//! follow the types, [`FIELDS`] (which the file, the environment and the flags are read by), the checks of the ranges, and
-//! the table in `docs/configuration.md`.
+//! follow the types, [`FIELDS`] (which the file, the environment and the flags are read by), the checks of the ranges,
+//! and the table in `docs/configuration.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
 #[macro_use]

@@ -57,8 +57,8 @@ fn is_changeable(path: &str) -> bool {
     TABLES.contains(&table) && !FIXED.contains(&path)
 }
 
-/// Returns the settings that an operator may change while the server runs, each with its largest value if that depends on
-/// how the server was started.
+/// Returns the settings that an operator may change while the server runs, each with its largest value if that depends
+/// on how the server was started.
 pub fn changeable(started: &EngineSettings) -> Vec<(&'static Field, Option<u32>)> {
     let fields = FIELDS.iter().filter(|field| is_changeable(&field.path));
     fields.map(|field| (field, at_most(&field.path, started))).collect()
@@ -70,9 +70,9 @@ fn at_most(path: &str, of: &EngineSettings) -> Option<u32> {
     Some([of.scheduler.max_num_seqs, of.scheduler.max_num_batched_tokens][position])
 }
 
-/// Returns the settings `current` after all of `changes` (names and values). If `scheduler.policy` is among them, all settings
-/// that the policy's name stands for change with it. The result is checked as a whole. `started` holds the settings
-/// at the start of the server.
+/// Returns the settings `current` after all of `changes` (names and values). If `scheduler.policy` is among them, all
+/// settings that the policy's name stands for change with it. The result is checked as a whole. `started` holds the
+/// settings at the start of the server.
 ///
 /// # Errors
 /// [`ChangeError`], which names the setting and what is allowed.

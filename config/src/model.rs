@@ -20,8 +20,8 @@ settings! {
         /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
         /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
         generation_config: bool = true;
-        /// File with a chat template (Jinja) that replaces the model's. With a mock device, the template decides the forms
-        /// of calls and of reasoning (docs/mock.md).
+        /// File with a chat template (Jinja) that replaces the model's. With a mock device, the template decides the
+        /// forms of calls and of reasoning (docs/mock.md).
         chat_template: Option<String> = None, as Kind::File, flag "chat-template";
         /// Form in which the model writes tool calls. auto: the form that the model's response template describes or
         /// its chat template shows, or the form of the Hermes models for a template without tools; none: requests with
@@ -35,8 +35,8 @@ settings! {
         /// temperature that the checkpoint recommends, otherwise 1.
         temperature: Option<f64> = None, in 0.0..=2.0, flag "temperature";
         /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
-        /// the file's quality on a CPU, and the smallest on a GPU. A GPU takes auto and bf16: with auto, it holds FP8, AWQ,
-        /// GPTQ, Q4_0 and Q8_0 matrices as in the file and all others in bf16.
+        /// the file's quality on a CPU, and the smallest on a GPU. A GPU takes auto and bf16: with auto, it holds FP8,
+        /// AWQ, GPTQ, Q4_0 and Q8_0 matrices as in the file and all others in bf16.
         weights: Weights = Weights::Auto, flag "weights";
         /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
         max_model_len: u32 = 0, in 0..=1 << 24, flag "max-model-len";

@@ -3,8 +3,8 @@
 use crate::SettingsError;
 
 settings! {
-    /// Thresholds of the pressure levels: a level is reached when this share of a resource is in use, percent. The level
-    /// is left after use was more than five percentage points below the threshold for five seconds.
+    /// Thresholds of the pressure levels: a level is reached when this share of a resource is in use, percent. The
+    /// level is left after use was more than five percentage points below the threshold for five seconds.
     #[derive(Copy)]
     pub struct PressureSettings {
         /// Share of the device's KV blocks in use from which the pressure level is warning, percent. The level ends

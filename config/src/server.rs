@@ -114,7 +114,8 @@ impl From<DeviceKind> for String {
 settings! {
     /// Settings of KV memory.
     pub struct KvSettings {
-        /// Element type of the KV cache. q8 takes about half the memory of f16 and bf16. On a GPU, f32 and f16 mean bf16.
+        /// Element type of the KV cache. q8 takes about half the memory of f16 and bf16. On a GPU, f32 and f16 mean
+        /// bf16.
         element: KvElement = KvElement::F16, flag "kv-type", name "type";
         /// Size of the KV cache on the device, MiB; 0 chooses it by the free memory.
         cache_mib: u64 = 0, in 0..=1 << 24, flag "kv-cache-mib";
@@ -146,14 +147,15 @@ settings! {
     pub struct HttpSettings {
         /// Address that the server listens on; port 0 takes a free port.
         listen: String = "127.0.0.1:8080".into(), as Kind::Address, flag "listen";
-        /// File with the hashes of the API keys and their rights (docs/operator.md). A client must send one of the keys as
-        /// `Authorization: Bearer KEY`, except for `/health` and `/metrics`. SIGHUP makes the server read the file again.
+        /// File with the hashes of the API keys and their rights (docs/operator.md). A client must send one of the keys
+        /// as `Authorization: Bearer KEY`, except for `/health` and `/metrics`. SIGHUP makes the server read the file
+        /// again.
         keys_file: Option<String> = None, as Kind::File, flag "keys-file";
-        /// API keys in plain text, each with the rights of a standard client. http.keys_file is better: it holds hashes,
-        /// and gives each key its rights.
+        /// API keys in plain text, each with the rights of a standard client. http.keys_file is better: it holds
+        /// hashes, and gives each key its rights.
         api_keys: Vec<String> = Vec::new();
-        /// Address of the control API, by which operators see and change requests (docs/operator.md). auto takes the port
-        /// after that of http.listen on this machine alone, if that port is free; off turns the control API off.
+        /// Address of the control API, by which operators see and change requests (docs/operator.md). auto takes the
+        /// port after that of http.listen on this machine alone, if that port is free; off turns the control API off.
         control_listen: String = "auto".into(), as Kind::Listener, flag "control-listen";
         /// Certificate of the server and those of its certificate authority (PEM). With it and http.tls_key_file, both
         /// listeners speak TLS only. SIGHUP makes the server read both files again.
@@ -177,8 +179,8 @@ settings! {
         log_format: LogFormat = LogFormat::Text, flag "log-format";
         /// Largest body of an HTTP request, KiB.
         max_body_kib: u32 = 4096, in 1..=65_536;
-        /// Most open HTTP connections. One more takes the place of the connection that has been idle longest; if none is
-        /// idle, it waits.
+        /// Most open HTTP connections. One more takes the place of the connection that has been idle longest; if none
+        /// is idle, it waits.
         max_connections: u32 = 2048, in 1..=65_536;
         /// Most open HTTP connections of one client address (of an IPv6 address, its /64 network); 0 for no limit. One
         /// more takes the place of the address's own longest idle connection; if none is idle, it is closed at once.
@@ -193,7 +195,8 @@ settings! {
         /// Longest time that the HTTP status of a response stream is held back until its first token, ms. Until then
         /// the status can still say that the request is turned away.
         first_token_wait_ms: u64 = 58_000, in 0..=DAY_MS;
-        /// Time without output after which a response stream sends an SSE comment, which says where the request stands, ms.
+        /// Time without output after which a response stream sends an SSE comment, which says where the request stands,
+        /// ms.
         comment_interval_ms: u64 = 5_000, in 10..=DAY_MS;
         /// Longest time that running requests may take to finish on shutdown, ms.
         drain_grace_ms: u64 = 30_000, in 0..=DAY_MS, flag "drain-grace-ms";

@@ -27,8 +27,9 @@ impl StatedSizes {
 }
 
 impl ServerSettings {
-    /// Returns these settings for a server on a GPU: the settings that state no size of a step get the default of a GPU.
-    /// The slots are then at most as many as the stated tokens, and the tokens at least as many as the stated slots.
+    /// Returns these settings for a server on a GPU: the settings that state no size of a step get the default of a
+    /// GPU. The slots are then at most as many as the stated tokens, and the tokens at least as many as the stated
+    /// slots.
     pub fn on_gpu(&self) -> ServerSettings {
         let mut settings = self.clone();
         let scheduler = &mut settings.engine.scheduler;

@@ -65,8 +65,8 @@ pub struct MatrixPart<'a> {
 /// Form in which a device holds a weight matrix in memory (the `--weights` setting). A GPU supports `Auto` and `Bf16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// A form of weights that is faithful to the file: the fastest on a CPU, the smallest on a GPU. Quantized weights stay
-    /// quantized, where the device has a kernel for them.
+    /// A form of weights that is faithful to the file: the fastest on a CPU, the smallest on a GPU. Quantized weights
+    /// stay quantized, where the device has a kernel for them.
     Auto,
     /// Weights in f32: quantized weights are dequantized.
     F32,
@@ -160,8 +160,8 @@ pub trait Ops: Send {
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Self::Matrix, OpError>;
-    /// Packs stacked parts of quantized weights into one matrix that stays quantized. `None` if the device does not hold
-    /// such parts together; the caller then decodes them and calls [`Ops::matrix`].
+    /// Packs stacked parts of quantized weights into one matrix that stays quantized. `None` if the device does not
+    /// hold such parts together; the caller then decodes them and calls [`Ops::matrix`].
     ///
     /// # Errors
     /// Fails if there is too little memory.

@@ -28,9 +28,9 @@ impl NumberType {
         k.div_ceil(UNIT) * UNIT * bits / 8
     }
 
-    /// Packs the numbers of a row, one a byte, into [`NumberType::row_bytes`] bytes that are zero. Four bytes have eight
-    /// 4-bit numbers, from the lowest bits on the numbers 0, 2, 4, 6, 1, 3, 5 and 7: the numbers of a pair are 16 bits apart,
-    /// so that the kernels decode both at once.
+    /// Packs the numbers of a row, one a byte, into [`NumberType::row_bytes`] bytes that are zero. Four bytes have
+    /// eight 4-bit numbers, from the lowest bits on the numbers 0, 2, 4, 6, 1, 3, 5 and 7: the numbers of a pair are 16
+    /// bits apart, so that the kernels decode both at once.
     pub fn pack(self, numbers: &[u8], row: &mut [u8]) {
         if self == NumberType::Int4 {
             for (bytes, eight) in row.chunks_exact_mut(4).zip(numbers.chunks(8)) {
@@ -44,9 +44,10 @@ impl NumberType {
     }
 
     /// Returns the word of a group whose weights are `scale * (number - zero)`: of integers, the scale as the upper 24
-    /// bits of an f32, and the zero point; of floats, the scale. `None` if the word cannot hold scale and zero
-    /// point exactly, or if the kernels could not compute the weights of 4-bit integers exactly: their scales have at most
-    /// 11 significant bits and their zero points at most 5. The word can hold every scale that a file stores as f16 or bf16.
+    /// bits of an f32, and the zero point; of floats, the scale. `None` if the word cannot hold scale and zero point
+    /// exactly, or if the kernels could not compute the weights of 4-bit integers exactly: their scales have at most 11
+    /// significant bits and their zero points at most 5. The word can hold every scale that a file stores as f16 or
+    /// bf16.
     pub fn group_word(self, scale: f32, zero: u32) -> Option<u32> {
         let bits = scale.to_bits();
         let short = |rest_bits: u32, zero_bits: u32| {
@@ -123,8 +124,8 @@ pub struct QuantizedPart {
     pub groups: Vec<u32>,
 }
 
-/// Returns the shape in which a GPU holds a matrix of a GGUF file as it is, without decoding it to bf16; `None` if it does
-/// not.
+/// Returns the shape in which a GPU holds a matrix of a GGUF file as it is, without decoding it to bf16; `None` if it
+/// does not.
 pub(crate) fn shape_of(n: usize, k: usize, source: SourceType) -> Option<QuantizedShape> {
     let numbers = match source {
         SourceType::Q4_0 => NumberType::Int4,

@@ -5,8 +5,8 @@
 //! cargo run --release -p tiercel-model --example mask_times [DIRECTORY OF .json SCHEMAS | hostile]
 //! ```
 //!
-//! Without a directory, the schemas of the tests of `tiercel-grammar` are used; with `hostile`, the hostile sources of these
-//! tests. The vocabulary is the default model's.
+//! Without a directory, the schemas of the tests of `tiercel-grammar` are used; with `hostile`, the hostile sources of
+//! these tests. The vocabulary is the default model's.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 #[path = "../grammar/tests/common/mod.rs"]

@@ -82,8 +82,8 @@ fn main() {
         .compile("tiercel_emulated");
 }
 
-/// Returns a C++ source with all kernels and a table of their names. A kernel that depends on the attention shape and on
-/// the format of the KV cache has both in its name.
+/// Returns a C++ source with all kernels and a table of their names. A kernel that depends on the attention shape and
+/// on the format of the KV cache has both in its name.
 fn source() -> String {
     let mut text = String::new();
     for header in ["cuda.h", "emulator.h", "device.cuh", "kv.cuh", "weights.cuh"] {

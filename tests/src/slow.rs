@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Temporary profile file of a slow mock device: a step takes 50 ms, and a block has 16 tokens. By default the device pool
-/// holds 64 blocks.
+/// Temporary profile file of a slow mock device: a step takes 50 ms, and a block has 16 tokens. By default the device
+/// pool holds 64 blocks.
 pub struct SlowProfile {
     file: tempfile::NamedTempFile,
 }

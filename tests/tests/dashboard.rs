@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the browser with a server as a process of its own. With the environment variable `DASHBOARD_PICTURES`, pictures of
-/// the page are written to the folder that it names.
+/// Runs the browser with a server as a process of its own. With the environment variable `DASHBOARD_PICTURES`, pictures
+/// of the page are written to the folder that it names.
 #[test]
 #[ignore = "needs Chromium; .ci/run runs this test where there is one"]
 fn an_operator_watches_and_changes_requests_in_a_browser() {

@@ -144,8 +144,8 @@ fn leaving_is_noticed_behind_a_burst_of_requests_around_the_one_that_is_answered
     );
     let mut connection = server.connect();
     connection.send(&[&get.repeat(50), post.as_bytes(), &get.repeat(20_000)].concat());
-    // Once the requests before the long one are answered, the server computes the long one, unless the server has closed
-    // the connection.
+    // Once the requests before the long one are answered, the server computes the long one, unless the server has
+    // closed the connection.
     let answered = (0..50).take_while(|_| connection.response().is_some()).count();
     assert!(answered > 0);
     drop(connection);

@@ -1,5 +1,5 @@
-//! Tests of the OpenAPI documents: Schemathesis sends requests that the documents allow, and others that they forbid, and
-//! checks that the answers are as documented.
+//! Tests of the OpenAPI documents: Schemathesis sends requests that the documents allow, and others that they forbid,
+//! and checks that the answers are as documented.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::Value;

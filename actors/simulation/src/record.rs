@@ -83,8 +83,8 @@ impl Record {
     }
 
     /// Returns TTFT, TPOT and E2E time of the request. Those of an unfinished request count the time waited until the
-    /// `end` of the run (a lower bound), those of a request whose client left until then, and the TPOT is an estimate. A
-    /// refused or failed request has none.
+    /// `end` of the run (a lower bound), those of a request whose client left until then, and the TPOT is an estimate.
+    /// A refused or failed request has none.
     pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),

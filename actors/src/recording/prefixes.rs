@@ -1,4 +1,5 @@
-//! Index of the prompts of a recording by the names of their KV blocks: tells which earlier prompt a prompt begins like.
+//! Index of the prompts of a recording by the names of their KV blocks: tells which earlier prompt a prompt begins
+//! like.
 
 use crate::recording::rows::SharedPrompt;
 use std::collections::HashMap;

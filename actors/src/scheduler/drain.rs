@@ -1,4 +1,5 @@
-//! The drain of an engine in the Scheduler: live sequences may finish until a deadline, and are counted by how they end.
+//! The drain of an engine in the Scheduler: live sequences may finish until a deadline, and are counted by how they
+//! end.
 
 use crate::messages::Drain;
 use crate::request::{Drained, RequestFault};

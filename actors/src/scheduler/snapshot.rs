@@ -1,6 +1,6 @@
-//! Snapshots of all live sequences, for listings. The Scheduler takes a snapshot in slices. Between two slices all actors
-//! of its thread handle the messages that they have, so that a listing of thousands of requests delays a step by a slice at
-//! most.
+//! Snapshots of all live sequences, for listings. The Scheduler takes a snapshot in slices. Between two slices all
+//! actors of its thread handle the messages that they have, so that a listing of thousands of requests delays a step by
+//! a slice at most.
 
 use crate::request::Snapshot;
 use std::collections::BTreeSet;

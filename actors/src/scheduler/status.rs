@@ -72,9 +72,9 @@ impl Handler<Inspect> for SchedulerActor {
     }
 }
 
-/// Sends `ContinueSnapshot` to the Scheduler after the other actors of the thread have handled the messages that they have.
-/// `Context::notify` would not do that: actix handles such a message in the same turn of the Scheduler, so all slices of a
-/// snapshot would come one after the other, and a step would wait for them.
+/// Sends `ContinueSnapshot` to the Scheduler after the other actors of the thread have handled the messages that they
+/// have. `Context::notify` would not do that: actix handles such a message in the same turn of the Scheduler, so all
+/// slices of a snapshot would come one after the other, and a step would wait for them.
 fn continue_snapshot(ctx: &Context<SchedulerActor>) {
     let myself = ctx.address();
     actix::spawn(async move {

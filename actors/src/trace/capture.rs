@@ -20,8 +20,8 @@ pub struct Capture {
     pub phases: Vec<(SeqId, Phase)>,
     /// Events, the earliest first.
     pub entries: Vec<Entry>,
-    /// Time of the first missing event, if the events before that time filled the capture's memory; `None` if no event is
-    /// missing.
+    /// Time of the first missing event, if the events before that time filled the capture's memory; `None` if no event
+    /// is missing.
     pub cut: Option<Timestamp>,
 }
 

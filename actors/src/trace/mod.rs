@@ -1,9 +1,9 @@
 //! Recorders of an engine's events: decisions, steps and copies, with the engine's time. The actors pass events to the
 //! recorder, so that the policy's functions stay pure.
 //!
-//! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. The engine of a server is
-//! started without a recorder; a [`Capture`] of it begins and ends by messages. Without a recorder, each place that could
-//! record an event costs one branch.
+//! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. The engine of a
+//! server is started without a recorder; a [`Capture`] of it begins and ends by messages. Without a recorder, each
+//! place that could record an event costs one branch.
 
 mod active;
 mod capture;
@@ -26,7 +26,8 @@ pub trait Record {
     fn record(&self, at: Timestamp, event: &Event);
 }
 
-/// Passes an actor's events to the engine's recorder, if there is one. The clones of a `Tracer` have one recorder in common.
+/// Passes an actor's events to the engine's recorder, if there is one. The clones of a `Tracer` have one recorder in
+/// common.
 #[derive(Clone)]
 pub struct Tracer {
     recorder: Rc<RefCell<Option<Rc<dyn Record>>>>,

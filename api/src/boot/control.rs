@@ -3,9 +3,9 @@
 use crate::boot::BootError;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-/// Binds the address of the setting `http.control_listen`. `auto` stands for the port after that of the public address, on
-/// this machine alone; if that port is taken, the server goes on without a control API, because another server may listen
-/// there. Returns `None` for a server without a control API.
+/// Binds the address of the setting `http.control_listen`. `auto` stands for the port after that of the public address,
+/// on this machine alone; if that port is taken, the server goes on without a control API, because another server may
+/// listen there. Returns `None` for a server without a control API.
 ///
 /// # Errors
 /// [`BootError::Listen`] if an address that the settings state cannot be bound.

@@ -67,8 +67,8 @@ fn in_seconds(text: &str) -> String {
     rendered
 }
 
-/// Returns the series and the value, seconds, of a line with a counter that is counted in microseconds; `None` for other
-/// lines.
+/// Returns the series and the value, seconds, of a line with a counter that is counted in microseconds; `None` for
+/// other lines.
 fn seconds_of(line: &str) -> Option<(&str, f64)> {
     let name = line.split(['{', ' ']).next()?;
     if !MICROSECOND_COUNTERS.contains(&name) {

@@ -47,8 +47,8 @@ pub(crate) struct Bench {
     /// Model that requests name; by default the first that the server lists
     #[arg(long)]
     model: Option<String>,
-    /// Also send the field `priority`: 0 for premium, 1 for standard, 2 for background (for vLLM with --scheduling-policy
-    /// priority)
+    /// Also send the field `priority`: 0 for premium, 1 for standard, 2 for background (for vLLM with
+    /// --scheduling-policy priority)
     #[arg(long)]
     send_priority: bool,
     /// API key, sent as a bearer token

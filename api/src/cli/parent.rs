@@ -5,8 +5,8 @@ use std::io;
 /// Exit code of a process whose parent has ended.
 const ORPHANED: i32 = 1;
 
-/// Ends this process when its standard input ends or cannot be read. The standard input is a pipe that the parent holds and
-/// never writes to, so this process ends with the parent, even if a signal ends the parent.
+/// Ends this process when its standard input ends or cannot be read. The standard input is a pipe that the parent holds
+/// and never writes to, so this process ends with the parent, even if a signal ends the parent.
 ///
 /// # Errors
 /// If the thread that reads the standard input cannot be started.

@@ -1,5 +1,5 @@
-//! Audit: each change that an operator makes, and each recording and trace, as a line in the log and as an event for the
-//! listeners of the event stream.
+//! Audit: each change that an operator makes, and each recording and trace, as a line in the log and as an event for
+//! the listeners of the event stream.
 
 use crate::control::row::Row;
 use serde::Serialize;
@@ -30,7 +30,8 @@ pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
     /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy`, `drain`, `record_start`, `record_stop`,
-    /// `record_read` or `trace`; at SIGHUP `keys_read` or `certificate_read`; or how far a drain is: `draining` or `drained`.
+    /// `record_read` or `trace`; at SIGHUP `keys_read` or `certificate_read`; or how far a drain is: `draining` or
+    /// `drained`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]

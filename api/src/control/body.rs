@@ -4,8 +4,8 @@ use crate::http::ApiError;
 use serde::de::{DeserializeOwned, Error};
 use serde_json::Value;
 
-/// Reads a body whose fields are texts, numbers, true, false or null. Without this check serde would also accept an array
-/// in place of the object, and an object in place of a word.
+/// Reads a body whose fields are texts, numbers, true, false or null. Without this check serde would also accept an
+/// array in place of the object, and an object in place of a word.
 ///
 /// # Errors
 /// If the body is no such object, or does not fit `T`.

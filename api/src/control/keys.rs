@@ -118,8 +118,8 @@ pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     Ok(HttpResponse::Ok().json(KeyList { total, keys, next_offset }))
 }
 
-/// Returns a key as the control API shows it. `may_tighten` is the setting `slo.requests_may_tighten`, and `now_s` the time
-/// now, seconds since 1970.
+/// Returns a key as the control API shows it. `may_tighten` is the setting `slo.requests_may_tighten`, and `now_s` the
+/// time now, seconds since 1970.
 fn row(key: &Accepted, meters: &Meters, may_tighten: bool, now_s: i64) -> KeyRow {
     let caller = &key.caller;
     let ([requests, tokens], live) = meters.of_key(caller);

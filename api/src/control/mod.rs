@@ -1,5 +1,5 @@
-//! The control API: operators see and change live requests, and drain the server. It has a listener of its own, which only
-//! this machine can reach unless the settings say otherwise.
+//! The control API: operators see and change live requests, and drain the server. It has a listener of its own, which
+//! only this machine can reach unless the settings say otherwise.
 
 mod audit;
 mod body;

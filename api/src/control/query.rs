@@ -47,8 +47,8 @@ pub(crate) struct Page<T> {
     pub(crate) next_offset: Option<usize>,
 }
 
-/// Returns the page of `rows`, of which there are `total`, from `offset` on, with at most `limit` rows; 100 if the query
-/// states no limit.
+/// Returns the page of `rows`, of which there are `total`, from `offset` on, with at most `limit` rows; 100 if the
+/// query states no limit.
 ///
 /// # Errors
 /// 400 for a limit that is not allowed.

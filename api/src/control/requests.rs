@@ -103,8 +103,8 @@ async fn listing(
 }
 
 /// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a
-/// request, with their timelines. The engine is asked for these requests alone. Their positions are those of the listing
-/// that is shared.
+/// request, with their timelines. The engine is asked for these requests alone. Their positions are those of the
+/// listing that is shared.
 pub(crate) async fn show(
     app: Data<App>,
     request: HttpRequest,
@@ -157,8 +157,8 @@ pub(crate) struct Reprioritize {
     priority: Option<i32>,
 }
 
-/// Endpoint `POST /control/v1/requests/{id}/reprioritize`: changes the tier of a request and its priority within the tier,
-/// which is 0 if none is given.
+/// Endpoint `POST /control/v1/requests/{id}/reprioritize`: changes the tier of a request and its priority within the
+/// tier, which is 0 if none is given.
 pub(crate) async fn reprioritize(
     app: Data<App>,
     request: HttpRequest,
@@ -225,8 +225,8 @@ async fn change(
     apply(app, operator.name, target, change).await
 }
 
-/// Changes all choices of a request that are live, and answers with each of them before and after the change. The change
-/// is completed and audited even if the client leaves meanwhile.
+/// Changes all choices of a request that are live, and answers with each of them before and after the change. The
+/// change is completed and audited even if the client leaves meanwhile.
 async fn apply(
     app: Data<App>,
     by: Arc<str>,

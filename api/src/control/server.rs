@@ -157,8 +157,8 @@ pub(crate) struct Draining {
     requests: u32,
 }
 
-/// Endpoint `POST /control/v1/drain`: refuses new requests, lets running ones finish until the deadline, ends the others
-/// with an error of code `drained`, and stops the server with exit code 0.
+/// Endpoint `POST /control/v1/drain`: refuses new requests, lets running ones finish until the deadline, ends the
+/// others with an error of code `drained`, and stops the server with exit code 0.
 pub(crate) async fn drain(
     app: Data<App>,
     request: HttpRequest,

@@ -60,9 +60,9 @@ impl TraceQuery {
     }
 }
 
-/// Endpoint `GET /control/v1/trace`: takes a trace of the engine from now on, and answers after that time with a Perfetto
-/// file of steps, copies and request lanes. If the client leaves, the trace ends. If the server is drained meanwhile, the
-/// trace ends with the engine. The file has ids of requests, and neither prompts nor outputs.
+/// Endpoint `GET /control/v1/trace`: takes a trace of the engine from now on, and answers after that time with a
+/// Perfetto file of steps, copies and request lanes. If the client leaves, the trace ends. If the server is drained
+/// meanwhile, the trace ends with the engine. The file has ids of requests, and neither prompts nor outputs.
 pub(crate) async fn trace(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let viewer = app.keys.operator(&request, Role::Viewer)?;
     let TraceQuery { seconds } = TraceQuery::read(&request)?;

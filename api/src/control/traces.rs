@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-/// Count of the traces that are under way or whose files are being written. A stopping server waits until the count is 0.
+/// Count of the traces that are under way or whose files are being written. A stopping server waits until the count is
+/// 0.
 #[derive(Default)]
 pub(crate) struct Traces(Arc<()>);
 

@@ -194,8 +194,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns the operation of the document, the schemas that it refers to and the statuses of its errors. `keyed` says
-    /// whether the server has API keys; without them every client is served.
+    /// Returns the operation of the document, the schemas that it refers to and the statuses of its errors. `keyed`
+    /// says whether the server has API keys; without them every client is served.
     pub(super) fn describe(&self, keyed: bool) -> (Operation, &Schemas, &[u16]) {
         let responses = self.responses.iter();
         let responses = responses.fold(ResponsesBuilder::new(), |all, (status, response)| {

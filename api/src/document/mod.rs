@@ -43,8 +43,8 @@ const FAILURES: [(u16, &str); 13] = [
     (504, "The first token would come, or came, later than the request's own `max_wait_ms`."),
 ];
 
-/// Makes the document of a listener: its name, what it is for, and its endpoints. `keyed` says whether the server has API
-/// keys.
+/// Makes the document of a listener: its name, what it is for, and its endpoints. `keyed` says whether the server has
+/// API keys.
 pub(crate) fn document(
     (title, about): (&str, &str),
     endpoints: &[Endpoint],

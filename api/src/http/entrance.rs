@@ -38,8 +38,8 @@ impl Entrance {
     /// Lets in a new connection, or closes it.
     ///
     /// # Errors
-    /// If the connection was closed: its address has too many connections, its handshake failed or took too long, it gave
-    /// way to another, or the server stops.
+    /// If the connection was closed: its address has too many connections, its handshake failed or took too long, it
+    /// gave way to another, or the server stops.
     pub(super) async fn enter(
         self,
         stream: TcpStream,
@@ -69,8 +69,8 @@ impl Entrance {
         Ok((socket, Some(peer)))
     }
 
-    /// Makes the TLS handshake, for which the client has as long as for a request head. Meanwhile the connection is idle:
-    /// it may be evicted.
+    /// Makes the TLS handshake, for which the client has as long as for a request head. Meanwhile the connection is
+    /// idle: it may be evicted.
     async fn secure(
         &self,
         stream: TcpStream,

@@ -94,8 +94,8 @@ async fn engine_answers(app: &App) -> bool {
     matches!(status, Some(Ok(_)))
 }
 
-/// Endpoint `GET /metrics`: returns the server's metrics in Prometheus' text format, on the listeners that `http.metrics`
-/// names.
+/// Endpoint `GET /metrics`: returns the server's metrics in Prometheus' text format, on the listeners that
+/// `http.metrics` names.
 ///
 /// # Errors
 /// 404 on another listener.
@@ -180,8 +180,8 @@ pub(crate) struct Version {
     version: &'static str,
 }
 
-/// Endpoint `GET /version`: returns the version of the server, in vLLM's form. The OpenAPI document states the version too,
-/// so the endpoint needs no key.
+/// Endpoint `GET /version`: returns the version of the server, in vLLM's form. The OpenAPI document states the version
+/// too, so the endpoint needs no key.
 pub(crate) async fn version() -> HttpResponse {
     HttpResponse::Ok().json(Version { version: env!("CARGO_PKG_VERSION") })
 }
@@ -189,8 +189,8 @@ pub(crate) async fn version() -> HttpResponse {
 /// The OpenAPI document of a listener, as JSON.
 pub(crate) struct Document(pub(crate) String);
 
-/// Endpoint `GET /openapi.json`: the OpenAPI document of this listener. The document says nothing that the public source
-/// does not say, so it needs no key.
+/// Endpoint `GET /openapi.json`: the OpenAPI document of this listener. The document says nothing that the public
+/// source does not say, so it needs no key.
 pub(crate) async fn openapi(document: Data<Document>) -> HttpResponse {
     HttpResponse::Ok().content_type("application/json").body(document.0.clone())
 }

@@ -7,9 +7,9 @@
 //!
 //! actix also reads ahead while a handler runs, and so notices a client that leaves. But when 128 KiB of further
 //! requests wait in its buffer, actix stops reading and spins without noticing anything. So this socket closes the
-//! connection of a client that sends more than 32 KiB after the end of a request that is still being answered. Bytes that
-//! came in one burst with that request and those before it cannot be told apart, so the socket also closes a connection
-//! that actix flushes again and again without reading.
+//! connection of a client that sends more than 32 KiB after the end of a request that is still being answered. Bytes
+//! that came in one burst with that request and those before it cannot be told apart, so the socket also closes a
+//! connection that actix flushes again and again without reading.
 //!
 //! The socket also tells the listener when its connection is idle, and closes an idle connection that was evicted.
 
@@ -270,8 +270,8 @@ impl AsyncWrite for Socket {
         }
     }
 
-    /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write. TLS may
-    /// still have a part of the answer that the client does not read.
+    /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write. TLS
+    /// may still have a part of the answer that the client does not read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.flushes += 1;
         if self.exchange.is_answering() && self.flushes > FLUSHES_MAX {

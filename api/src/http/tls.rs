@@ -112,8 +112,8 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// Describes the fault of a PEM file. Does not show its text, which may be a private key: a file without line breaks is a
-/// single malformed line.
+/// Describes the fault of a PEM file. Does not show its text, which may be a private key: a file without line breaks is
+/// a single malformed line.
 fn fault(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => {

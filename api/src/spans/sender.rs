@@ -203,7 +203,8 @@ impl Client {
 
 type Sending<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
-// The crate of the trait declares the trait's function by the macro `async_trait`. This signature is the macro's output.
+// The crate of the trait declares the trait's function by the macro `async_trait`. This signature is the macro's
+// output.
 impl HttpClient for Client {
     fn send_bytes<'client, 'sending>(&'client self, request: Request<Bytes>) -> Sending<'sending>
     where

@@ -68,8 +68,8 @@ impl Forms {
         let is_auto = settings.tool_parser == ToolParser::Auto
             && settings.reasoning_parser == ReasoningParser::Auto;
         // If the chat template shows a form of calls or reasoning, a response template without a field for calls or
-        // reasoning, respectively, is not used. A response template with a field for calls is not used if the server spells tools out,
-        // because the calls then have the form of the Hermes models.
+        // reasoning, respectively, is not used. A response template with a field for calls is not used if the server
+        // spells tools out, because the calls then have the form of the Hermes models.
         let is_whole = |template: &Arc<ResponseTemplate>| {
             (template.has_calls() || tools.is_none())
                 && (!template.has_calls() || signs.tools_template.is_some())

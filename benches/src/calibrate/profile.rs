@@ -54,8 +54,8 @@ impl ServerFacts<'_> {
         [step_base_us, decode_token_us, prefill_token_us, kv_token_us, prefill_context_us, 0.0]
     }
 
-    /// Fits a profile to the steps of the server; `None` if there are fewer steps than costs. `outside` is the time that
-    /// requests spend outside the engine.
+    /// Fits a profile to the steps of the server; `None` if there are fewer steps than costs. `outside` is the time
+    /// that requests spend outside the engine.
     pub fn fitted(
         &self,
         name: String,
@@ -65,8 +65,9 @@ impl ServerFacts<'_> {
         let cpu = self.device.is_cpu();
         let rows: Vec<_> =
             steps.iter().map(|step| (work(step, cpu), step.device_us as f64)).collect();
-        // Under one load, the numbers of decode tokens and of KV tokens in a step rise and fall together. The step times
-        // then tell only the sum of the two costs, and the speeds that a CPU measured at its start divide the sum.
+        // Under one load, the numbers of decode tokens and of KV tokens in a step rise and fall together. The step
+        // times then tell only the sum of the two costs, and the speeds that a CPU measured at its start divide the
+        // sum.
         let costs = if cpu { fit_near(&rows, &self.measured_costs())? } else { fit(&rows)? };
         let when =
             steps.iter().map(|step| step.ended_at_us.saturating_sub(step.elapsed_us) as f64 / 1e6);
@@ -127,9 +128,9 @@ impl ServerFacts<'_> {
 }
 
 impl FittedProfile {
-    /// Returns the profile with the pace that the server had: its mean speed in each second after `from_s`, by the steps
-    /// that began in the second. A second without steps has the pace of the one before. The pace takes the place of all
-    /// random spread, because the mean of a second holds the spread of its steps.
+    /// Returns the profile with the pace that the server had: its mean speed in each second after `from_s`, by the
+    /// steps that began in the second. A second without steps has the pace of the one before. The pace takes the place
+    /// of all random spread, because the mean of a second holds the spread of its steps.
     #[must_use]
     pub fn with_pace(self, from_s: f64) -> MockProfile {
         let mut pace: Vec<f64> = Vec::new();
@@ -154,10 +155,10 @@ impl FittedProfile {
 /// KV tokens read; one column per cost.
 ///
 /// The last column says whether the step has a prompt; its cost is a fixed cost of steps with prompts. A GPU has such a
-/// cost, because only steps without prompts replay a recorded graph. A CPU has no such cost, so the column is 0 if `cpu` is
-/// true. Otherwise the fit would find a cost on a CPU too: the scheduler makes all steps with prompts about equally long,
-/// however many decodes and prompt tokens a step has, so a fixed cost explains the durations as well as a cost for each
-/// prompt token (docs/performance.md, "Real and simulated").
+/// cost, because only steps without prompts replay a recorded graph. A CPU has no such cost, so the column is 0 if
+/// `cpu` is true. Otherwise the fit would find a cost on a CPU too: the scheduler makes all steps with prompts about
+/// equally long, however many decodes and prompt tokens a step has, so a fixed cost explains the durations as well as a
+/// cost for each prompt token (docs/performance.md, "Real and simulated").
 fn work(step: &StepRecord, cpu: bool) -> [f64; COSTS] {
     [
         1.0,

@@ -16,8 +16,8 @@ pub trait Constraint: fmt::Debug + Send + Sync {
     /// Returns the state of the constraint before the first output token.
     fn start(&self) -> Box<dyn ConstraintState>;
 
-    /// Returns the flag that says whether masks of the constraint take long. Mask threads set and read the flag. `None`: the
-    /// masks never take long.
+    /// Returns the flag that says whether masks of the constraint take long. Mask threads set and read the flag.
+    /// `None`: the masks never take long.
     fn slow(&self) -> Option<&AtomicBool> {
         None
     }

@@ -1,5 +1,5 @@
-//! Order of the batches of copies in one direction. The thread that feeds a GPU and the mock device both use it, so that
-//! the copies of a simulation run in the order of the copies on a GPU.
+//! Order of the batches of copies in one direction. The thread that feeds a GPU and the mock device both use it, so
+//! that the copies of a simulation run in the order of the copies on a GPU.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ pub const COPIES_IN_FLIGHT: usize = 2;
 /// default), so that far fewer batches wait.
 pub(crate) const WAITING_MAX: usize = 1 << 14;
 
-/// Batches of copies in one direction: the batches that wait for their turn, and the number of batches in flight. `J` is a
-/// batch with its callback.
+/// Batches of copies in one direction: the batches that wait for their turn, and the number of batches in flight. `J`
+/// is a batch with its callback.
 ///
 /// Batches that sequences wait for start first, in order, while fewer than [`COPIES_IN_FLIGHT`] are in flight. A batch
-/// ahead of need starts only if no needed batch waits and no batch is in flight. So at most one batch ahead of need delays a
-/// needed batch.
+/// ahead of need starts only if no needed batch waits and no batch is in flight. So at most one batch ahead of need
+/// delays a needed batch.
 #[derive(Debug)]
 pub(crate) struct CopyQueue<J> {
     needed: VecDeque<J>,

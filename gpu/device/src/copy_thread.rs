@@ -1,6 +1,6 @@
 //! The OS thread that feeds the link of a device with batches of copies. It starts batches without waiting for them and
-//! polls for their ends, so that the two directions run at once and a batch that a sequence waits for is behind few other
-//! batches.
+//! polls for their ends, so that the two directions run at once and a batch that a sequence waits for is behind few
+//! other batches.
 
 use crate::copy_queue::{CopyQueue, WAITING_MAX};
 use crate::guarded::Guarded;
@@ -10,9 +10,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
 
-/// Copy side of a device for a thread of its own: begins batches of copies, and reports which batches have ended. In each
-/// direction, batches run in the order in which they began, at most [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT) at once;
-/// the directions are independent of each other. If a copy on the device blocks the thread,
+/// Copy side of a device for a thread of its own: begins batches of copies, and reports which batches have ended. In
+/// each direction, batches run in the order in which they began, at most [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT)
+/// at once; the directions are independent of each other. If a copy on the device blocks the thread,
 /// [`QueuedCopier::begin`] does the whole copy.
 pub trait QueuedCopier: Send + 'static {
     /// Begins a batch of copies. If the batch could not begin and the device is not lost, none of its copies touches a
@@ -24,7 +24,8 @@ pub trait QueuedCopier: Send + 'static {
     /// Whether the oldest batch in flight in a direction has ended or failed, so that the thread should call
     /// [`QueuedCopier::end`] now.
     fn has_ended(&mut self, direction: CopyDirection) -> bool;
-    /// Waits for the oldest batch in flight in a direction. Returns the time for which the batch kept the link busy, us.
+    /// Waits for the oldest batch in flight in a direction. Returns the time for which the batch kept the link busy,
+    /// us.
     ///
     /// # Errors
     /// [`CopyError`]; the content of the destination blocks is then undefined.

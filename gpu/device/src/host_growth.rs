@@ -1,7 +1,7 @@
 //! A host pool that gets more blocks while the engine runs.
 
-/// Host pool whose blocks are not all usable when the engine starts, because making them usable takes long. Blocks become
-/// usable in the order of their numbers, up to [`DeviceInfo::host_blocks`](crate::DeviceInfo::host_blocks).
+/// Host pool whose blocks are not all usable when the engine starts, because making them usable takes long. Blocks
+/// become usable in the order of their numbers, up to [`DeviceInfo::host_blocks`](crate::DeviceInfo::host_blocks).
 pub trait HostGrowth: Send {
     /// Returns the number of blocks that are usable.
     fn usable_blocks(&self) -> u32;

@@ -171,8 +171,9 @@ pub struct TokenLogprobs {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTiming {
     /// Time from the beginning of the step (or from the end of the step before, if that is later) to its end, without
-    /// `sampling_us`, us: mostly the forward pass. A GPU measures it by its own time, which begins after `host_us`; other
-    /// devices by the host's clock when the results are taken, and their time includes `host_us` (the mock device's does not).
+    /// `sampling_us`, us: mostly the forward pass. A GPU measures it by its own time, which begins after `host_us`;
+    /// other devices by the host's clock when the results are taken, and their time includes `host_us` (the mock
+    /// device's does not).
     pub forward_us: u64,
     /// Time of sampling on the host, us. Sampling on the device counts as forward pass.
     pub sampling_us: u64,
@@ -181,8 +182,8 @@ pub struct StepTiming {
     pub host_us: u64,
 }
 
-/// Reason for which a step sampled no token for one of its sequences. Every reason but [`NotSampled::MaskLate`] ends the
-/// sequence. The other sequences of the step go on.
+/// Reason for which a step sampled no token for one of its sequences. Every reason but [`NotSampled::MaskLate`] ends
+/// the sequence. The other sequences of the step go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSampled {
     /// The mask of the sequence was not ready when the step had to sample. A later step has to compute the last input

@@ -1,7 +1,7 @@
-//! Compiles all CUDA kernels for several GPU architectures, the attention shapes of published models and both formats of
-//! the KV cache, without a GPU, and prints the registers that each kernel needs. Checks the largest launch of each kernel
-//! against the limits of each architecture: registers, stack frame, threads, launch bounds, shared memory and its
-//! alignment. Exits with status 1 if a kernel does not compile or a limit is exceeded.
+//! Compiles all CUDA kernels for several GPU architectures, the attention shapes of published models and both formats
+//! of the KV cache, without a GPU, and prints the registers that each kernel needs. Checks the largest launch of each
+//! kernel against the limits of each architecture: registers, stack frame, threads, launch bounds, shared memory and
+//! its alignment. Exits with status 1 if a kernel does not compile or a limit is exceeded.
 //!
 //! `cargo run --release -p tiercel-gpu --example kernel-report`
 //!

@@ -52,8 +52,8 @@ fn write<E: Element>(
         }
         if E::SCALE_LEN > 0 {
             let scales = kv.layout().scales_offset();
-            // SAFETY: element types with scales have `[size]` scales in f32 behind the elements of a head, at an address
-            // of any alignment, and `slot < size`. Each token has its own slot, as above.
+            // SAFETY: element types with scales have `[size]` scales in f32 behind the elements of a head, at an
+            // address of any alignment, and `slot < size`. Each token has its own slot, as above.
             unsafe {
                 to_keys.byte_add(scales).cast::<f32>().add(slot).write_unaligned(key_scale);
                 to_values.byte_add(scales).cast::<f32>().add(slot).write_unaligned(value_scale);
@@ -62,7 +62,8 @@ fn write<E: Element>(
     }
 }
 
-/// Returns `1 / scale`, or 0 for the scale 0 of a key or value of zeros and for the scale NaN of one that is not finite.
+/// Returns `1 / scale`, or 0 for the scale 0 of a key or value of zeros and for the scale NaN of one that is not
+/// finite.
 fn inverse(scale: f32) -> f32 {
     if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }

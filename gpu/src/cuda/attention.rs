@@ -1,5 +1,5 @@
-//! Launches of attention kernels. The rows of decodes are computed by spans of positions, whose results are combined. The rows
-//! of prompt chunks are computed by tiles; with `device.exact`, all rows are computed by spans.
+//! Launches of attention kernels. The rows of decodes are computed by spans of positions, whose results are combined.
+//! The rows of prompt chunks are computed by tiles; with `device.exact`, all rows are computed by spans.
 
 use super::batch::{Cut, Layout, SPANS_MAX, SpanGroup, Tiles, lay_out};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape};
@@ -14,7 +14,8 @@ use std::f32::consts::LOG2_E;
 pub(super) struct SpanMemory {
     /// Address of the partial results, `[span][query head][head_dim + 2]` in f32.
     results: DevicePtr,
-    /// Address of the counts of finished thread blocks, `[span][part of the query heads]` in u32: all 0 between launches.
+    /// Address of the counts of finished thread blocks, `[span][part of the query heads]` in u32: all 0 between
+    /// launches.
     finished: DevicePtr,
 }
 

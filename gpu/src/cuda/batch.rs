@@ -7,8 +7,8 @@ use crate::SeqRows;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Most spans, over all rows, that one launch of the kernel `attention_rows` computes and combines. The buffer of partial
-/// results has room for this many.
+/// Most spans, over all rows, that one launch of the kernel `attention_rows` computes and combines. The buffer of
+/// partial results has room for this many.
 pub(super) const SPANS_MAX: usize = 4096;
 
 /// Row number that marks a span as padding. In steps that may be replayed as CUDA graphs, the number of spans is
@@ -32,9 +32,9 @@ pub(super) struct Cut {
     pub(super) filled: bool,
 }
 
-/// Rows whose attention one launch computes by spans. `spans` is the number of spans (with padding); all other fields are
-/// indices of lists in the uploaded description of the batch: for each span its row, its number in the row, the index of
-/// the row's first span, and the number of the row's spans.
+/// Rows whose attention one launch computes by spans. `spans` is the number of spans (with padding); all other fields
+/// are indices of lists in the uploaded description of the batch: for each span its row, its number in the row, the
+/// index of the row's first span, and the number of the row's spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpanGroup {
     pub(super) span_rows: usize,

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use tiercel_device::{CopyBatch, CopyDirection, CopyError, CopyPair, QueuedCopier, StepId};
 
 /// CUDA streams for copies, one for each direction, and the pinned host memory that the host pool is in. A batch of
-/// copies is begun, filled and closed; then it is in flight until it is ended. Batches of one direction run in order, at
-/// most [`COPIES_IN_FLIGHT`](tiercel_device::COPIES_IN_FLIGHT) are in flight; the directions are independent.
+/// copies is begun, filled and closed; then it is in flight until it is ended. Batches of one direction run in order,
+/// at most [`COPIES_IN_FLIGHT`](tiercel_device::COPIES_IN_FLIGHT) are in flight; the directions are independent.
 pub trait CopyDriver: Send + 'static {
     /// Begins a batch of copies in a direction. On the device, its copies come after the steps up to `after` that were
     /// submitted before; the host does not wait.
@@ -16,8 +16,8 @@ pub trait CopyDriver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`].
     fn begin(&mut self, direction: CopyDirection, after: StepId) -> Result<(), CudaError>;
-    /// Adds a copy of `bytes` bytes between device memory at the address `device` and pinned host memory from byte offset
-    /// `host` on to the batch begun last in the direction.
+    /// Adds a copy of `bytes` bytes between device memory at the address `device` and pinned host memory from byte
+    /// offset `host` on to the batch begun last in the direction.
     ///
     /// # Errors
     /// [`CudaError::Copy`] if the driver does not accept the copy, [`CudaError::Lost`] if the device is lost.
@@ -35,16 +35,16 @@ pub trait CopyDriver: Send + 'static {
     fn close(&mut self, direction: CopyDirection) -> Result<(), CudaError>;
     /// Whether the oldest batch in flight in the direction has ended or failed.
     fn has_ended(&mut self, direction: CopyDirection) -> bool;
-    /// Waits for the oldest batch in flight in the direction. Returns the time from the beginning of its copies to their
-    /// end on the device, us.
+    /// Waits for the oldest batch in flight in the direction. Returns the time from the beginning of its copies to
+    /// their end on the device, us.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn end(&mut self, direction: CopyDirection) -> Result<u64, CudaError>;
 }
 
-/// Copier of whole KV blocks on a GPU, run by a copy thread. The fence of a batch orders its copies against steps on the
-/// device. Later steps need no order: the engine submits a step that uses copied blocks only when it knows that the
+/// Copier of whole KV blocks on a GPU, run by a copy thread. The fence of a batch orders its copies against steps on
+/// the device. Later steps need no order: the engine submits a step that uses copied blocks only when it knows that the
 /// copies have ended.
 pub struct CudaCopier<C> {
     driver: C,
@@ -119,8 +119,8 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use tiercel_device::{BlockId, CopyId, HostBlockId};
 
-    /// Copy driver for tests that records the copies requested of it, and refuses copies from or to one host offset. The
-    /// device is lost at the call named by `lost`.
+    /// Copy driver for tests that records the copies requested of it, and refuses copies from or to one host offset.
+    /// The device is lost at the call named by `lost`.
     #[derive(Clone, Default)]
     struct Noting {
         asked: Arc<Mutex<Vec<(u64, usize, usize)>>>,

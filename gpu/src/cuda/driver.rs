@@ -88,7 +88,8 @@ pub struct Product {
     pub stride: usize,
 }
 
-/// The numbers of a model's attention shape, and the format of its KV cache, that the attention kernels are compiled for.
+/// The numbers of a model's attention shape, and the format of its KV cache, that the attention kernels are compiled
+/// for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelShape {
     /// Width of an attention head, elements.
@@ -172,15 +173,15 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Marks the beginning of a step on the device, after all work requested earlier. The tokens of the step will be sent
-    /// back through the result slot `slot`, whose last content must have been received.
+    /// Marks the beginning of a step on the device, after all work requested earlier. The tokens of the step will be
+    /// sent back through the result slot `slot`, whose last content must have been received.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn begin_step(&mut self, slot: usize, step: StepId) -> Result<(), CudaError>;
-    /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, marks the end of the
-    /// step that began with the slot, and returns without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below
-    /// [`SLOTS`], and the slot's last content must have been received.
+    /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, marks the end of
+    /// the step that began with the slot, and returns without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is
+    /// below [`SLOTS`], and the slot's last content must have been received.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
@@ -194,8 +195,8 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Returns the time on the device from the beginning of a step to its end, us. The content of its result slot `slot`
-    /// must have been received. `None` if the driver cannot measure it.
+    /// Returns the time on the device from the beginning of a step to its end, us. The content of its result slot
+    /// `slot` must have been received. `None` if the driver cannot measure it.
     ///
     /// # Errors
     /// [`CudaError::Lost`].

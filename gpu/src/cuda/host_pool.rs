@@ -1,18 +1,18 @@
-//! Host pool of a GPU: pinned memory in pieces, of which the first few are pinned when the model is opened, and the others
-//! while the engine already runs. Pinning takes the operating system some tenths of a second per GiB.
+//! Host pool of a GPU: pinned memory in pieces, of which the first few are pinned when the model is opened, and the
+//! others while the engine already runs. Pinning takes the operating system some tenths of a second per GiB.
 
 use super::driver::CudaError;
 use crate::available_bytes;
 use tiercel_device::HostGrowth;
 
-/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned. One H100 pinned 16
-/// GB in 9 s. At this rate, a piece takes 18 ms, the time of about two steps.
+/// Size of a piece of the host pool, bytes, if a block is not larger. Steps wait while a piece is pinned. One H100
+/// pinned 16 GB in 9 s. At this rate, a piece takes 18 ms, the time of about two steps.
 const PIECE_BYTES: usize = 32 << 20;
-/// Number of pieces that are pinned before the engine starts, 256 MiB: enough to measure the speed of the link, and for the
-/// first preempted sequences.
+/// Number of pieces that are pinned before the engine starts, 256 MiB: enough to measure the speed of the link, and for
+/// the first preempted sequences.
 const FIRST_PIECES: usize = 8;
-/// Host memory that pinning leaves to other programs and to the page cache, bytes: the pool stops growing before less is
-/// free.
+/// Host memory that pinning leaves to other programs and to the page cache, bytes: the pool stops growing before less
+/// is free.
 const LEFT_FREE_BYTES: u64 = 2 << 30;
 
 /// Sizes of a host pool.
@@ -79,8 +79,8 @@ impl<P: PinHost> HostPool<P> {
         HostPool::start_with(memory, plan, FIRST_PIECES, available_bytes)
     }
 
-    /// Implements [`HostPool::start`] with another number of pieces that are pinned at the start, and with another source of
-    /// the free host memory, for tests.
+    /// Implements [`HostPool::start`] with another number of pieces that are pinned at the start, and with another
+    /// source of the free host memory, for tests.
     ///
     /// # Errors
     /// [`CudaError::Memory`].

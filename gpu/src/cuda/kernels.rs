@@ -19,8 +19,8 @@ pub struct Unit {
     pub source: &'static str,
     /// Names of the kernels in the source file.
     pub kernels: &'static [&'static str],
-    /// Whether the kernels' source is compiled for a model's head width and number of query heads per key head, and for a
-    /// format of the KV cache.
+    /// Whether the kernels' source is compiled for a model's head width and number of query heads per key head, and for
+    /// a format of the KV cache.
     pub shaped: bool,
 }
 
@@ -47,8 +47,8 @@ pub const ROWS: Unit = Unit {
     ],
     shaped: false,
 };
-/// Source file of the kernels of the rotary embedding, which also write keys and values into KV blocks, in bf16 and in 8
-/// bits.
+/// Source file of the kernels of the rotary embedding, which also write keys and values into KV blocks, in bf16 and in
+/// 8 bits.
 pub const KV_WRITE: Unit = Unit {
     name: "kv_write.cu",
     source: source!("device.cuh", "kv.cuh", "kv_write.cu"),
@@ -141,9 +141,9 @@ impl KernelShape {
         shapes::query_parts(self.queries)
     }
 
-    /// Returns the shared memory of a thread block of the kernel `attention_rows`, bytes: at first the places of the span's
-    /// keys, and of their scales if the KV cache is in 8 bits; then, for each warp and query head, a weighted sum of values,
-    /// the largest score and a sum of weights.
+    /// Returns the shared memory of a thread block of the kernel `attention_rows`, bytes: at first the places of the
+    /// span's keys, and of their scales if the KV cache is in 8 bits; then, for each warp and query head, a weighted
+    /// sum of values, the largest score and a sum of weights.
     pub(super) fn rows_shared_bytes(self) -> u32 {
         let places = if self.q8 { 2 * SPAN * 8 } else { (SPAN + 1) * 8 };
         let group = self.queries.div_ceil(self.query_parts());
@@ -151,9 +151,10 @@ impl KernelShape {
         places.max(sums) as u32
     }
 
-    /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: queries, keys and values in
-    /// bf16, and two pointers for each key of two tiles. If the KV cache is in 8 bits, the memory also has the scales of keys
-    /// and values in f32, and the stored elements of a tile, with room for eight elements of each thread that copies a row.
+    /// Returns the shared memory of a thread block of the kernel `attention_prefill`, bytes: queries, keys and values
+    /// in bf16, and two pointers for each key of two tiles. If the KV cache is in 8 bits, the memory also has the
+    /// scales of keys and values in f32, and the stored elements of a tile, with room for eight elements of each thread
+    /// that copies a row.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
         let elements = (shapes::TILE + 2 * shapes::TILE_KEYS) * (self.head_dim + 8) * 2;
         let pointers = 2 * shapes::TILE_KEYS * 16;
@@ -208,8 +209,8 @@ const NORM_THREADS_MAX: u32 = 512;
 /// Threads per thread block of the kernel `head_rms_norm`: a warp for each of four heads.
 pub(super) const HEAD_NORM_THREADS: u32 = 128;
 
-/// Returns the shared memory of a thread block of `threads` threads of the kernel `add_rms_norm`, bytes: a number for each
-/// warp.
+/// Returns the shared memory of a thread block of `threads` threads of the kernel `add_rms_norm`, bytes: a number for
+/// each warp.
 pub(super) fn norm_shared_bytes(threads: u32) -> u32 {
     threads / 32 * 4
 }
@@ -226,7 +227,8 @@ pub(super) fn row_threads(cols: usize) -> u32 {
     (cols / 8).next_multiple_of(32).clamp(32, ROW_THREADS_MAX as usize) as u32
 }
 
-/// Returns the number of threads of a thread block that norms a row of `cols` columns, eight columns per thread at a time.
+/// Returns the number of threads of a thread block that norms a row of `cols` columns, eight columns per thread at a
+/// time.
 pub(super) fn norm_threads(cols: usize) -> u32 {
     (cols / 8).next_multiple_of(32).clamp(32, NORM_THREADS_MAX as usize) as u32
 }

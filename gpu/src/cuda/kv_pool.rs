@@ -26,8 +26,8 @@ impl<D: Driver> CudaOps<D> {
         let mut kv = CudaKv { blocks: blocks + u32::from(graphs), ..self.kv };
         let bytes = kv.blocks as usize * kv.block_bytes();
         kv.at = self.driver.allocate(bytes)?;
-        // Clear the KV blocks, so that no earlier content of the memory is ever read. A free block may hold any numbers,
-        // but no NaN.
+        // Clear the KV blocks, so that no earlier content of the memory is ever read. A free block may hold any
+        // numbers, but no NaN.
         self.driver.clear(kv.at, bytes)?;
         self.kv = kv;
         self.graphs = GraphCache::new(graphs.then_some(BlockId(blocks)));

@@ -1,9 +1,9 @@
 //! Weight matrices at work: products with activations, and rows as embeddings.
 //!
-//! cuBLASLt multiplies by bf16 matrices. A quantized matrix is multiplied in one of two ways. Kernels multiply few rows of
-//! activations by the stored numbers. For more rows, the matrix is decoded to bf16 in strips that fit the strip buffer, and
-//! each strip is multiplied as a bf16 matrix. If products must be exact, kernels take the place of cuBLASLt. All kernels add
-//! up a row in the same order, whatever the number of rows.
+//! cuBLASLt multiplies by bf16 matrices. A quantized matrix is multiplied in one of two ways. Kernels multiply few rows
+//! of activations by the stored numbers. For more rows, the matrix is decoded to bf16 in strips that fit the strip
+//! buffer, and each strip is multiplied as a bf16 matrix. If products must be exact, kernels take the place of
+//! cuBLASLt. All kernels add up a row in the same order, whatever the number of rows.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Product, Work};
 use super::kernels::row_threads;
@@ -13,15 +13,15 @@ use super::ops::{CudaOps, DRAWN};
 use crate::{NumberType, RowInput, UNIT};
 
 /// Most rows of activations that are multiplied by the stored numbers of a quantized matrix. On an H100, for a matrix
-/// `[8192, 8192]`, the kernels for stored numbers take 127 to 131 us for 128 rows (4-bit and 8-bit integers); decoding and a
-/// product in bf16 take 142 to 152 us for 256 rows.
+/// `[8192, 8192]`, the kernels for stored numbers take 127 to 131 us for 128 rows (4-bit and 8-bit integers); decoding
+/// and a product in bf16 take 142 to 152 us for 256 rows.
 const STORED_ROWS_MAX: usize = 128;
-/// Most rows of activations that the kernels for few rows multiply by a bf16 matrix if products must be exact. On an H100, for
-/// a matrix `[8192, 8192]`, these kernels take 139 us for 64 rows, and the kernel for many rows takes 139 us for 256 rows. With
-/// fewer rows, the kernel for many rows has not been measured.
+/// Most rows of activations that the kernels for few rows multiply by a bf16 matrix if products must be exact. On an
+/// H100, for a matrix `[8192, 8192]`, these kernels take 139 us for 64 rows, and the kernel for many rows takes 139 us
+/// for 256 rows. With fewer rows, the kernel for many rows has not been measured.
 const EXACT_ROWS_MAX: usize = 64;
-/// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256 bytes in
-/// the first row of the result, as cuBLASLt's algorithms expect.
+/// Output features of a strip are a multiple of this, so that the columns of each strip begin at a multiple of 256
+/// bytes in the first row of the result, as cuBLASLt's algorithms expect.
 const STRIP_UNIT: usize = 128;
 
 /// Device buffer into which a strip (consecutive rows) of a quantized matrix is decoded to bf16.
@@ -46,8 +46,8 @@ impl Strip {
         self.needed = self.needed.max(strip_features(n, k, most_bytes) * k * 2);
     }
 
-    /// Returns the strip buffer. It is allocated when it is first used, because all matrices are loaded then. If a larger
-    /// matrix was loaded later, a larger buffer takes its place, and the first is left until the driver ends.
+    /// Returns the strip buffer. It is allocated when it is first used, because all matrices are loaded then. If a
+    /// larger matrix was loaded later, a larger buffer takes its place, and the first is left until the driver ends.
     fn get<D: Driver>(&mut self, driver: &mut D) -> Result<DevicePtr, CudaError> {
         if self.bytes < self.needed {
             self.at = driver.allocate(self.needed)?;

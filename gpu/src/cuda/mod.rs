@@ -1,5 +1,5 @@
-//! An NVIDIA GPU as a device: weights in bf16 or quantized, paged attention by the project's own kernels, and block copies on
-//! separate CUDA streams.
+//! An NVIDIA GPU as a device: weights in bf16 or quantized, paged attention by the project's own kernels, and block
+//! copies on separate CUDA streams.
 //!
 //! | module | job |
 //! |---|---|
@@ -22,7 +22,8 @@
 //! | `host_pool` | pinned memory of the host pool, piece by piece while the engine runs |
 //! | `device` | the driver of a real GPU |
 //!
-//! Every module except `device` also runs without a GPU: the crate in `tests/emulated` runs the same kernels on the host.
+//! Every module except `device` also runs without a GPU: the crate in `tests/emulated` runs the same kernels on the
+//! host.
 
 mod access;
 mod attention;

@@ -1,5 +1,5 @@
-//! The kernels that multiply by quantized and bf16 matrices (`gpu/kernels/products.cu`): their forms, and which form serves
-//! how many rows of activations.
+//! The kernels that multiply by quantized and bf16 matrices (`gpu/kernels/products.cu`): their forms, and which form
+//! serves how many rows of activations.
 
 use crate::NumberType;
 
@@ -12,7 +12,8 @@ const TILE: usize = 8;
 
 /// Name of the kernel that multiplies many rows of activations by a bf16 matrix (`gpu/kernels/product_tiles.cu`).
 pub(super) const TILES: &str = "multiply_bf16_tiles";
-/// Shared memory of a thread block of [`TILES`], bytes: three half chunks, of 64 inputs, of its features and rows, in bf16.
+/// Shared memory of a thread block of [`TILES`], bytes: three half chunks, of 64 inputs, of its features and rows, in
+/// bf16.
 pub(super) const TILES_SHARED_BYTES: u32 = 3 * 2 * SIDE as u32 * 64 * 2;
 /// Features and rows of a thread block of [`TILES`].
 const SIDE: usize = 128;
@@ -86,8 +87,8 @@ impl Form {
         FORMS.into_iter().find(|form| form.kernel == kernel)
     }
 
-    /// Returns the form that multiplies `m` rows of activations by a matrix of numbers of a type, or of bf16: the one for the
-    /// fewest rows that takes all rows at once, or else the one for the most rows.
+    /// Returns the form that multiplies `m` rows of activations by a matrix of numbers of a type, or of bf16: the one
+    /// for the fewest rows that takes all rows at once, or else the one for the most rows.
     pub(super) fn of(numbers: Option<NumberType>, m: usize) -> Form {
         let mut forms = FORMS.into_iter().filter(|form| form.numbers == numbers);
         let all = forms.clone().find(|form| form.rows() >= m);
@@ -105,8 +106,8 @@ impl Form {
         (m.div_ceil(self.rows()), n.div_ceil(self.bands * BAND))
     }
 
-    /// Returns the shared memory of a thread block, bytes: the warps' queues of 128 numbers a row and of the words of their
-    /// groups, or later the warps' sums of a band.
+    /// Returns the shared memory of a thread block, bytes: the warps' queues of 128 numbers a row and of the words of
+    /// their groups, or later the warps' sums of a band.
     pub(super) fn shared_bytes(&self) -> u32 {
         let row_bytes = match self.numbers {
             None => 256,

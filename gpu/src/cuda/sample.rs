@@ -61,8 +61,8 @@ impl<D: Driver> CudaOps<D> {
     }
 }
 
-/// Encodes the parameters of a draw as the 32-bit words of the sampling kernel's struct `Sampling`. `mask` is the number of the
-/// draw's mask among the uploaded masks.
+/// Encodes the parameters of a draw as the 32-bit words of the sampling kernel's struct `Sampling`. `mask` is the
+/// number of the draw's mask among the uploaded masks.
 fn words(draw: &Draw<'_>, mask: u32) -> [u32; 7] {
     // Scale the random number `draw.at` to a 32-bit integer, which cannot overflow because `draw.at` is below 1.
     let at = (draw.at * 4_294_967_296.0) as u32;

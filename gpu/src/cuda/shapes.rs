@@ -1,12 +1,13 @@
-//! The attention shapes that the CUDA kernels support, how the kernels divide them, and the shapes that tests run. A shape
-//! is a pair: the width of an attention head in elements, and the number of query heads that share a key head (see
-//! `KernelShape`). No other file has these numbers: the kernels get them as compiler options ([`definitions`]).
+//! The attention shapes that the CUDA kernels support, how the kernels divide them, and the shapes that tests run. A
+//! shape is a pair: the width of an attention head in elements, and the number of query heads that share a key head
+//! (see `KernelShape`). No other file has these numbers: the kernels get them as compiler options ([`definitions`]).
 //!
 //! The build script of `tests/emulated` includes this file, so the file imports nothing.
 
 /// Widths of attention heads are multiples of this, elements: a thread moves eight elements at once.
 pub const HEAD_DIM_UNIT: usize = 8;
-/// Widest attention head that the kernels support, elements: with it, `attention_rows` takes up to 245 of 255 registers.
+/// Widest attention head that the kernels support, elements: with it, `attention_rows` takes up to 245 of 255
+/// registers.
 pub const HEAD_DIM_MAX: usize = 256;
 /// Most query heads per key head that the kernels support.
 pub const QUERIES_MAX: usize = 64;
@@ -30,8 +31,8 @@ pub const GROUP_MAX: usize = 8;
 pub const MODEL_SHAPES: [(usize, usize); 7] =
     [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
 
-/// Attention shapes that only tests use: narrow heads, heads of 72 elements, for which `attention_prefill` has no tiles,
-/// and other numbers of query heads.
+/// Attention shapes that only tests use: narrow heads, heads of 72 elements, for which `attention_prefill` has no
+/// tiles, and other numbers of query heads.
 const OTHER_SHAPES: [(usize, usize); 10] =
     [(16, 1), (16, 2), (32, 2), (64, 1), (64, 8), (72, 1), (80, 4), (96, 2), (96, 5), (128, 1)];
 

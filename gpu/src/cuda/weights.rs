@@ -1,5 +1,5 @@
-//! Upload of a file's weights to device memory: quantized as they are, or as bf16, which host threads convert the weights
-//! to in pieces, in a buffer of 16 MiB.
+//! Upload of a file's weights to device memory: quantized as they are, or as bf16, which host threads convert the
+//! weights to in pieces, in a buffer of 16 MiB.
 
 use super::driver::{DevicePtr, Driver};
 use super::memory::{CudaMatrix, Held, Quantized};
@@ -29,8 +29,8 @@ pub(super) fn upload<D: Driver>(
     Ok(CudaMatrix { held: Held::Bf16(at), n, k })
 }
 
-/// Returns the size in device memory of a weight matrix `[n, k]` of the file encoding `source`, bytes, if all parts of the
-/// matrix have this encoding.
+/// Returns the size in device memory of a weight matrix `[n, k]` of the file encoding `source`, bytes, if all parts of
+/// the matrix have this encoding.
 pub fn held_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat) -> u64 {
     let quantized = shape_of(n, k, source).filter(|_| format == WeightFormat::Auto);
     quantized.map_or(n * k * 2, |shape| shape.bytes()) as u64
@@ -68,8 +68,8 @@ pub(super) fn upload_quantized<D: Driver>(
     Ok(Some(CudaMatrix { held, n: shape.n, k: shape.k }))
 }
 
-/// Returns the words of the groups of stacked parts: for each of the groups of a row, the words of all rows, so that the
-/// threads of neighbouring rows read neighbouring words.
+/// Returns the words of the groups of stacked parts: for each of the groups of a row, the words of all rows, so that
+/// the threads of neighbouring rows read neighbouring words.
 fn words_by_group(parts: &[QuantizedPart], row_groups: usize) -> Vec<u8> {
     let rows = || parts.iter().flat_map(|part| part.groups.chunks_exact(row_groups));
     (0..row_groups).flat_map(|group| rows().flat_map(move |row| row[group].to_ne_bytes())).collect()

@@ -1,10 +1,10 @@
-//! Checks answers of a model under JSON schemas. Each line of standard input is an object with `name`, `schema`, `text` and
-//! `complete`:
+//! Checks answers of a model under JSON schemas. Each line of standard input is an object with `name`, `schema`, `text`
+//! and `complete`:
 //!
 //!     cargo run -p tiercel-grammar --example check_answers < answers.jsonl
 //!
-//! A complete answer must be valid by crate `jsonschema`. Any other answer must be a prefix that the schema's grammar accepts,
-//! byte by byte. The example prints each wrong answer and exits with status 1 if there is one.
+//! A complete answer must be valid by crate `jsonschema`. Any other answer must be a prefix that the schema's grammar
+//! accepts, byte by byte. The example prints each wrong answer and exits with status 1 if there is one.
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 
 #[path = "../tests/common/mod.rs"]

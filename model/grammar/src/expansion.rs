@@ -2,9 +2,10 @@
 //!
 //! Where several parts of a schema restrict one value (`allOf`, `anyOf` beside `properties`, and so on), llguidance
 //! forms their intersection: each alternative of one part with each alternative of the other, as copies. The
-//! intersection of two lists of 100 references has 10,000 objects. llguidance limits the number of intersections and not
-//! the size of an intersection, so a schema of 90 KB can take gigabytes. Therefore this module estimates the size of the
-//! expansion before llguidance compiles the schema, and refuses a schema whose estimated expansion exceeds the limit.
+//! intersection of two lists of 100 references has 10,000 objects. llguidance limits the number of intersections and
+//! not the size of an intersection, so a schema of 90 KB can take gigabytes. Therefore this module estimates the size
+//! of the expansion before llguidance compiles the schema, and refuses a schema whose estimated expansion exceeds the
+//! limit.
 
 mod shape;
 

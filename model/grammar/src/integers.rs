@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-/// Largest magnitude of an integer without a bound: the largest integer that both a 64-bit float, which holds llguidance's
-/// bounds, and a signed 64-bit integer hold. Every integer within it has at most 19 digits.
+/// Largest magnitude of an integer without a bound: the largest integer that both a 64-bit float, which holds
+/// llguidance's bounds, and a signed 64-bit integer hold. Every integer within it has at most 19 digits.
 const INTEGER_MAX: i64 = 9_223_372_036_854_774_784;
 
 /// Adds the missing bounds to a schema that allows integers and no other numbers.

@@ -1,7 +1,7 @@
 //! How the weights of a Hugging Face checkpoint are quantized: the object `quantization_config` of its `config.json`.
 //!
-//! The lists of modules that are not quantized (`modules_to_not_convert`, `ignore`) are not read: the type of a matrix in
-//! the file says whether it is quantized.
+//! The lists of modules that are not quantized (`modules_to_not_convert`, `ignore`) are not read: the type of a matrix
+//! in the file says whether it is quantized.
 
 use super::ConfigError;
 use super::hf::{Fields, object};
@@ -59,8 +59,8 @@ pub(crate) struct GptqFormat {
     pub(crate) act_order: bool,
     /// Whether zero points are stored less 1 (`checkpoint_format` gptq; not gptq_v2).
     pub(crate) zeros_less_one: bool,
-    /// Whether the zero points are in the middle of the integers (`sym`), whatever zero points are stored: some programs
-    /// store them less 1, others as they are, under the same `checkpoint_format`.
+    /// Whether the zero points are in the middle of the integers (`sym`), whatever zero points are stored: some
+    /// programs store them less 1, others as they are, under the same `checkpoint_format`.
     pub(crate) symmetric: bool,
 }
 

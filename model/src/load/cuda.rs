@@ -12,12 +12,12 @@ use tiercel_gpu::cuda::{
 };
 use tiercel_gpu::{KvType, Ops, WeightFormat};
 
-/// GPU memory that is left free for allocations after the dry run, bytes: CUDA graphs, and kernels of libraries that only
-/// steps of other sizes use.
+/// GPU memory that is left free for allocations after the dry run, bytes: CUDA graphs, and kernels of libraries that
+/// only steps of other sizes use.
 const RESERVE_BYTES: u64 = 512 << 20;
 
-/// GPU memory before the KV cache is allocated: bytes that were free at first, bytes that are needed beside the KV cache
-/// (weights, activations, scratch, reserve), and the share of the free bytes that may be used.
+/// GPU memory before the KV cache is allocated: bytes that were free at first, bytes that are needed beside the KV
+/// cache (weights, activations, scratch, reserve), and the share of the free bytes that may be used.
 struct Budget {
     free: u64,
     taken: u64,
@@ -111,8 +111,8 @@ fn one_block<D: Driver>(
 /// Growth of a host pool; `None` if the pool is complete.
 type Growth = Option<Box<dyn HostGrowth>>;
 
-/// Makes the copy side of the GPU and pins the first piece of its host pool. Returns the copier, the growth of the pool,
-/// and the number of blocks that the pool will have.
+/// Makes the copy side of the GPU and pins the first piece of its host pool. Returns the copier, the growth of the
+/// pool, and the number of blocks that the pool will have.
 fn host_pool<D: Driver>(
     ops: &mut CudaOps<D>,
     kv: CudaKv,
@@ -141,8 +141,8 @@ fn check_format(format: WeightFormat) -> Result<(), LoadError> {
 }
 
 impl Budget {
-    /// Returns the number of blocks of a KV cache of the given size in the memory that is left beside the `taken` bytes.
-    /// Beside the cache, `filler_bytes` bytes are needed.
+    /// Returns the number of blocks of a KV cache of the given size in the memory that is left beside the `taken`
+    /// bytes. Beside the cache, `filler_bytes` bytes are needed.
     fn kv_blocks(
         &self,
         capacity: KvCapacity,

@@ -1,5 +1,5 @@
-//! Default sizes of KV memory on the host, used if no setting states them: the KV cache of the CPU, and the host pool of a
-//! GPU.
+//! Default sizes of KV memory on the host, used if no setting states them: the KV cache of the CPU, and the host pool
+//! of a GPU.
 
 use crate::arch::ModelConfig;
 use tiercel_gpu::available_bytes;

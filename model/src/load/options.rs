@@ -56,8 +56,8 @@ pub struct LoadOptions {
     pub block_size: usize,
     /// Size of the device pool of KV blocks.
     pub kv_capacity: KvCapacity,
-    /// Memory of the host pool for swapped KV blocks, bytes; 0 for no host pool. `None` chooses it: on a GPU half of the
-    /// free host memory, at most twice the KV cache on the device; on the CPU no host pool.
+    /// Memory of the host pool for swapped KV blocks, bytes; 0 for no host pool. `None` chooses it: on a GPU half of
+    /// the free host memory, at most twice the KV cache on the device; on the CPU no host pool.
     pub host_bytes: Option<u64>,
     /// Maximum number of sequences for which one step samples a token.
     pub max_num_seqs: usize,

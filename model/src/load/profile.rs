@@ -7,8 +7,8 @@ use tiercel_device::{
     StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of the measurement, us. A round runs each measured step once. Rounds are repeated until the time budget is
-/// used up. The measured duration of a step is the duration of the fastest of its runs.
+/// Time budget of the measurement, us. A round runs each measured step once. Rounds are repeated until the time budget
+/// is used up. The measured duration of a step is the duration of the fastest of its runs.
 const MEASURE_US: u64 = 1_000_000;
 /// Smallest number of rounds, however long they take.
 const ROUNDS_MIN: usize = 2;
@@ -27,8 +27,8 @@ const SIZES: Sizes =
 /// Sizes of the measured steps of a slow model. The steps are small, so that the start does not take minutes.
 const SIZES_SLOW: Sizes =
     Sizes { seqs: 8, context_tokens: 128, chunk_tokens: 8, chunk_context_tokens: 512 };
-/// Number of tokens from one written token of a context to the next, in the writes before the measurement. If a KV block
-/// holds fewer tokens, one token is written into each block.
+/// Number of tokens from one written token of a context to the next, in the writes before the measurement. If a KV
+/// block holds fewer tokens, one token is written into each block.
 const WRITTEN_EVERY: u32 = 16;
 /// Number of repeats of the copy that measures the bandwidth between device pool and host pool.
 const COPIES: usize = 8;

@@ -27,8 +27,8 @@ use tiercel_device::{
 };
 use tiercel_gpu::Ops;
 
-/// Longest time that a device which draws tokens waits for masks beyond the bound, us: the step before may have been much
-/// longer than this one.
+/// Longest time that a device which draws tokens waits for masks beyond the bound, us: the step before may have been
+/// much longer than this one.
 const WAIT_MEANWHILE_US: u64 = 10_000;
 
 /// Limits of a runner of steps, beside the largest batch and longest sequence of its decoder.
@@ -100,9 +100,10 @@ impl<O: Ops> ModelRunner<O> {
         }
     }
 
-    /// Bounds the time that a step waits for masks by `us` microseconds. Without a bound, a step waits until all its masks
-    /// are ready. If the device draws tokens, the bound is half of the last step's time (at most 10 ms) where that is
-    /// longer, because the forward pass runs meanwhile. A late mask gives [`tiercel_device::NotSampled::MaskLate`].
+    /// Bounds the time that a step waits for masks by `us` microseconds. Without a bound, a step waits until all its
+    /// masks are ready. If the device draws tokens, the bound is half of the last step's time (at most 10 ms) where
+    /// that is longer, because the forward pass runs meanwhile. A late mask gives
+    /// [`tiercel_device::NotSampled::MaskLate`].
     pub fn bound_mask_wait(&mut self, us: u64) {
         self.mask_wait_us = Some(us);
     }
@@ -114,8 +115,8 @@ impl<O: Ops> ModelRunner<O> {
 }
 
 impl<O: Ops + 'static> ModelRunner<O> {
-    /// Pads a pure decode step whose tokens the device draws, if it becomes a CUDA graph then. With `masked`, the padding
-    /// does not make the step so large that its logits are computed in parts.
+    /// Pads a pure decode step whose tokens the device draws, if it becomes a CUDA graph then. With `masked`, the
+    /// padding does not make the step so large that its logits are computed in parts.
     fn pad(&mut self, masked: bool) {
         let Some(rows) = self.plan.single_tokens() else { return };
         let limits = self.decoder.limits();

@@ -146,8 +146,8 @@ impl Plan {
             }
             SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
                 Some(Some(input)) => self.inputs.push(input),
-                // Nothing was sampled for the sequence in the step before, so it has no input token. The engine sent the
-                // new step before it could know that.
+                // Nothing was sampled for the sequence in the step before, so it has no input token. The engine sent
+                // the new step before it could know that.
                 Some(None) => {
                     self.outputs.extend(slice.sample.map(|_| Output { seq, index: None }));
                     return Ok(());

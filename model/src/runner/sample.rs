@@ -77,8 +77,8 @@ pub(super) fn sample_rows<O: Ops>(
 }
 
 /// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, and of padding
-/// rows, if the device supports drawing. A job whose constraint leaves no token, or whose mask is late, gets this as its
-/// result instead. Returns the rows of `logits` that the host must sample.
+/// rows, if the device supports drawing. A job whose constraint leaves no token, or whose mask is late, gets this as
+/// its result instead. Returns the rows of `logits` that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
@@ -130,8 +130,8 @@ pub(super) fn put_back(
     awaited
 }
 
-/// Returns for every output of a step that has ended the sampled token, or the reason for which there is none. Records the
-/// tokens that the device drew in the sampler states.
+/// Returns for every output of a step that has ended the sampled token, or the reason for which there is none. Records
+/// the tokens that the device drew in the sampler states.
 pub(super) fn answer(
     step: StepId,
     awaited: Vec<(SeqId, Awaited)>,

@@ -47,8 +47,8 @@ impl Sequence {
     /// `step`, and returns the mask of the draw; `None` if the sequence has no constraint.
     ///
     /// # Errors
-    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends:
-    /// the device must not draw.
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait`
+    /// ends: the device must not draw.
     pub(super) fn draws(
         &mut self,
         step: StepId,

@@ -56,8 +56,9 @@ impl Sampler {
     /// before, the earlier token and all later tokens no longer count for penalties and for the constraint.
     ///
     /// # Errors
-    /// [`NotSampled::BadLogits`] if a logit is NaN or +inf, or none is finite; [`NotSampled::NoToken`] if the constraint of
-    /// the sequence leaves no token; [`NotSampled::MaskLate`] if its mask is not ready before `wait` ends.
+    /// [`NotSampled::BadLogits`] if a logit is NaN or +inf, or none is finite; [`NotSampled::NoToken`] if the
+    /// constraint of the sequence leaves no token; [`NotSampled::MaskLate`] if its mask is not ready before `wait`
+    /// ends.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
@@ -108,8 +109,8 @@ impl Sampler {
     }
 
     /// Returns the parameters with which a device can sample output token number `output_index` from row `row` of the
-    /// logits, without the mask of the sequence's constraint ([`Sampler::mask`]); `None` if the sampler needs penalties,
-    /// biases or log-probabilities, which only the host applies.
+    /// logits, without the mask of the sequence's constraint ([`Sampler::mask`]); `None` if the sampler needs
+    /// penalties, biases or log-probabilities, which only the host applies.
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw<'static>> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
@@ -124,12 +125,13 @@ impl Sampler {
         })
     }
 
-    /// Returns the mask with which a device can sample output token number `output_index`; `None` if the sequence has no
-    /// constraint. If this output token was sampled before, the earlier token and all later tokens no longer count for
-    /// the constraint.
+    /// Returns the mask with which a device can sample output token number `output_index`; `None` if the sequence has
+    /// no constraint. If this output token was sampled before, the earlier token and all later tokens no longer count
+    /// for the constraint.
     ///
     /// # Errors
-    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait` ends.
+    /// [`NotSampled`] if the constraint of the sequence leaves no token, or if its mask is not ready before `wait`
+    /// ends.
     pub fn mask(
         &mut self,
         output_index: u32,

@@ -78,8 +78,8 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Returns the bytes that the weights of the checkpoint take in the memory of a GPU in the weight format `format`, at
-    /// least.
+    /// Returns the bytes that the weights of the checkpoint take in the memory of a GPU in the weight format `format`,
+    /// at least.
     ///
     /// # Errors
     /// As [`Checkpoint::packed_bytes`].
@@ -171,8 +171,8 @@ impl Checkpoint {
     }
 
     /// Checks the tensors of the file that this program does not read. Logs a warning, because the model may compute
-    /// something that this program leaves out. An unread bias of a layer is an error, unless it is zero: AutoGPTQ writes
-    /// zero biases for models without biases.
+    /// something that this program leaves out. An unread bias of a layer is an error, unless it is zero: AutoGPTQ
+    /// writes zero biases for models without biases.
     fn check_unused(&self, roles: &[Role]) -> Result<(), WeightError> {
         let known: std::collections::HashSet<String> =
             roles.iter().map(|&role| self.name(role)).collect();

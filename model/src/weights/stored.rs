@@ -45,8 +45,8 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Returns the size of the matrix in the memory of a GPU, bytes. If some scales of a matrix of integers have many bits,
-    /// the matrix takes more.
+    /// Returns the size of the matrix in the memory of a GPU, bytes. If some scales of a matrix of integers have many
+    /// bits, the matrix takes more.
     pub(crate) fn cuda_bytes(&self, [n, k]: [usize; 2], format: WeightFormat) -> u64 {
         match &self.content {
             Content::Encoded(source, _) => cuda::held_bytes(n, k, *source, format),

@@ -1,9 +1,10 @@
-//! Quantized Hugging Face checkpoints give the logits of a checkpoint whose weights are the decoded floats: bit for bit on
-//! the CPU, and on an emulated GPU that decodes them; within the precision of f32 sums on an emulated GPU that holds them
-//! quantized.
+//! Quantized Hugging Face checkpoints give the logits of a checkpoint whose weights are the decoded floats: bit for bit
+//! on the CPU, and on an emulated GPU that decodes them; within the precision of f32 sums on an emulated GPU that holds
+//! them quantized.
 //!
-//! The checkpoints are copies of tiny reference checkpoints in which random integers or 8-bit floats replace the weights
-//! of the layers. Their scales have few bits, so that all decoded weights are bf16 numbers. One matrix stays as it is.
+//! The checkpoints are copies of tiny reference checkpoints in which random integers or 8-bit floats replace the
+//! weights of the layers. Their scales have few bits, so that all decoded weights are bf16 numbers. One matrix stays as
+//! it is.
 
 mod checkpoints;
 
@@ -60,7 +61,8 @@ fn on_gpu(folder: &Path, weights: WeightFormat, chunks: &[usize]) -> Vec<Vec<f32
     logits(chunks, |sequence, count| rig.step(&mut [(sequence, count)], &|_, _| true))
 }
 
-/// Returns the logits of a prompt of `count` tokens on an emulated GPU that may add up products in another order for other numbers of rows.
+/// Returns the logits of a prompt of `count` tokens on an emulated GPU that may add up products in another order for
+/// other numbers of rows.
 fn inexact_on_gpu(folder: &Path, weights: WeightFormat, count: usize) -> Vec<Vec<f32>> {
     let files = ModelFiles::HfDir(folder.to_owned());
     let options = LoadOptions {
@@ -81,8 +83,8 @@ fn difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f32 {
     (differences / expected.into_iter().fold(0.0, square)).sqrt()
 }
 
-/// Returns the number of bytes of device memory that a model takes in a weight format, all else included, and the number
-/// of bytes that its weights take by the checkpoint's count. No step has enough rows to need the strip buffer.
+/// Returns the number of bytes of device memory that a model takes in a weight format, all else included, and the
+/// number of bytes that its weights take by the checkpoint's count. No step has enough rows to need the strip buffer.
 fn device_bytes(folder: &Path, weights: WeightFormat) -> (u64, u64) {
     let taken = device_bytes_with(folder, &options(weights));
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(folder.to_owned())).unwrap();
@@ -97,7 +99,8 @@ fn device_bytes_with(folder: &Path, options: &LoadOptions) -> u64 {
     before - parts.unwrap().ops.free_bytes().unwrap()
 }
 
-/// Checks how a checkpoint whose matrices an emulated GPU holds quantized, unless `decoded` is set, computes on the GPU.
+/// Checks how a checkpoint whose matrices an emulated GPU holds quantized, unless `decoded` is set, computes on the
+/// GPU.
 fn agrees_on_a_gpu(what: &str, (quantized, twin): (&Path, &Path), decoded: bool) {
     let (auto, bf16) = (WeightFormat::Auto, WeightFormat::Bf16);
     let expected = on_gpu(twin, bf16, &[TOKENS]);
@@ -140,7 +143,8 @@ fn a_long_prompt_has_the_logits_of_decoded_weights_bit_for_bit() {
     let config = json!({"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": true,
                         "version": "gemm", "modules_to_not_convert": [NOT_CONVERTED]});
     let (quantized, twin) = twins("llama3", &config, &awq);
-    // The prompt has more rows than the kernels for stored numbers multiply, so the device decodes all matrices in strips.
+    // The prompt has more rows than the kernels for stored numbers multiply, so the device decodes all matrices in
+    // strips.
     let count = 140;
     let expected = inexact_on_gpu(twin.path(), WeightFormat::Bf16, count);
     assert_eq!(expected.len(), count);

@@ -1,5 +1,6 @@
 //! Block copies between device and host memory on the emulated GPU: a copy stream for each direction, with its own
-//! emulated time. Each call of `has_ended` advances a stream a little, as a copy engine goes on while the host does other work.
+//! emulated time. Each call of `has_ended` advances a stream a little, as a copy engine goes on while the host does
+//! other work.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use crate::fault::Fault;

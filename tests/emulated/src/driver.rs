@@ -353,8 +353,8 @@ impl Driver for EmulatedDriver {
 
 impl Drop for EmulatedDriver {
     fn drop(&mut self) {
-        // Run the rest of the work, because a real driver also waits for pending work. Ignore an error: either an earlier
-        // call has reported the error, or no caller is left to report it to.
+        // Run the rest of the work, because a real driver also waits for pending work. Ignore an error: either an
+        // earlier call has reported the error, or no caller is left to report it to.
         let _ = self.catch_up(None);
     }
 }

@@ -45,7 +45,8 @@ impl State {
         slots.map(|(slot, mark)| (slot, mark.step)).collect()
     }
 
-    /// Whether a step that used a result slot has ended. If another step has taken over the slot, the earlier step has ended.
+    /// Whether a step that used a result slot has ended. If another step has taken over the slot, the earlier step has
+    /// ended.
     pub(crate) fn has_ended(&self, (slot, step): (usize, StepId)) -> bool {
         self.steps[slot].step != step || self.steps[slot].ended_us.is_some()
     }

@@ -46,8 +46,8 @@ fn quantized_matrices() {
         for case in QUANTIZED_CASES {
             check_quantized(&open, exact, case, &mut report).unwrap();
         }
-        // Activations have multiples of 8 columns. Exact results are also compared with those of single rows, and those of
-        // more than 128 rows with the product of a bf16 matrix.
+        // Activations have multiples of 8 columns. Exact results are also compared with those of single rows, and those
+        // of more than 128 rows with the product of a bf16 matrix.
         let lines = |case: QuantizedCase| {
             let uses = if (case.parts[0] + case.parts[1]).is_multiple_of(8) { 2 } else { 1 };
             2 + uses * (1 + usize::from(exact) + usize::from(case.rows > 128))

@@ -1,5 +1,6 @@
-//! `tiercel-mutants LIST TREE [EXCLUDED]` writes the mutants that `cargo mutants --list --json` printed to LIST into the
-//! source files of TREE, a copy of the repository. `tests/mutants/run` calls it, builds the copy and runs the tests.
+//! `tiercel-mutants LIST TREE [EXCLUDED]` writes the mutants that `cargo mutants --list --json` printed to LIST into
+//! the source files of TREE, a copy of the repository. `tests/mutants/run` calls it, builds the copy and runs the
+//! tests.
 //!
 //! The environment variable `TIERCEL_MUTANT` selects the mutant that a run of the build has: its number, counted from 1
 //! in the order of LIST; without the variable the code behaves as before. Mutants whose numbers stand in the file

@@ -134,8 +134,8 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-/// Returns where a function's first statement stands; `None` if the function is `const`, which cannot ask for the active
-/// mutant, or returns an `impl` type, which would have to be one type for all mutants.
+/// Returns where a function's first statement stands; `None` if the function is `const`, which cannot ask for the
+/// active mutant, or returns an `impl` type, which would have to be one type for all mutants.
 fn first_statement(signature: &Signature, body: &Block) -> Option<Span> {
     let one_type = match &signature.output {
         ReturnType::Type(_, output) => !output.to_token_stream().to_string().contains("impl "),

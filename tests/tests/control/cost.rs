@@ -71,7 +71,8 @@ fn the_thread_that_answers_operators_gives_way() {
     assert!(server.ctl(&["status"]).status.success());
     let nice = |thread: &std::path::Path| -> i32 {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
-        // The name of the thread, which may have spaces, ends with the last bracket; the nice value is the 17th field after.
+        // The name of the thread, which may have spaces, ends with the last bracket; the nice value is the 17th field
+        // after.
         stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap().parse().unwrap()
     };
     let process = format!("/proc/{}", server.id());

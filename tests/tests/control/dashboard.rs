@@ -1,4 +1,5 @@
-//! The files of the live page, and who may use the control API from a browser. `tests/dashboard.rs` uses the page in Chromium.
+//! The files of the live page, and who may use the control API from a browser. `tests/dashboard.rs` uses the page in
+//! Chromium.
 
 use serde_json::json;
 use tiercel_tests::{Response, TestServer};

@@ -11,7 +11,8 @@ fn server(mode: PreemptionMode) -> TestServer {
     TestServer::slow(|settings| settings.engine.preemption.mode = mode)
 }
 
-/// Sends a streamed premium completion with the request id `id`, a prompt of the tokens `prompt` and an output of so many.
+/// Sends a streamed premium completion with the request id `id`, a prompt of the tokens `prompt` and an output of so
+/// many.
 fn premium(server: &TestServer, id: &str, prompt: Range<u32>, max_tokens: u32) -> Connection {
     let body = json!({
         "prompt": prompt.collect::<Vec<u32>>(), "max_tokens": max_tokens, "ignore_eos": true,

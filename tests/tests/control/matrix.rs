@@ -36,7 +36,8 @@ fn status(mut connection: Connection, caller: &str, (method, path): (&str, &str)
     connection.head().unwrap().status
 }
 
-/// Returns the operations of a document: methods and paths with values for their parameters, and whether a key is needed.
+/// Returns the operations of a document: methods and paths with values for their parameters, and whether a key is
+/// needed.
 fn operations(document: &Value) -> Vec<(String, String, bool)> {
     let mut found = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -52,7 +53,8 @@ fn operations(document: &Value) -> Vec<(String, String, bool)> {
     found
 }
 
-/// Whether an operator alone may do what an operation does. The list is written down here and not taken from the server.
+/// Whether an operator alone may do what an operation does. The list is written down here and not taken from the
+/// server.
 fn changes(method: &str, path: &str) -> bool {
     method != "GET" || path == "/control/v1/recording/file"
 }

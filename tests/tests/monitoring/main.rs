@@ -1,5 +1,5 @@
-//! Tests of what operators monitor: the metrics of a running server, and the alerts and the Grafana board in `ops/`. Tests
-//! that need promtool (Debian's package `prometheus`) are ignored; `.ci/run` runs them.
+//! Tests of what operators monitor: the metrics of a running server, and the alerts and the Grafana board in `ops/`.
+//! Tests that need promtool (Debian's package `prometheus`) are ignored; `.ci/run` runs them.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod board;

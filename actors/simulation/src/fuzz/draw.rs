@@ -155,7 +155,8 @@ mod tests {
         scenario.run().map(|summary| Summary { simulated_us: 0, ..summary })
     }
 
-    /// Whether one of the scenarios of the seeds below `seeds` plays otherwise without the orders that `leave_out` names.
+    /// Whether one of the scenarios of the seeds below `seeds` plays otherwise without the orders that `leave_out`
+    /// names.
     fn matters(seeds: u64, leave_out: fn(&Act) -> bool) -> bool {
         (0..seeds).map(Scenario::draw).any(|scenario| {
             let mut other = scenario.clone();

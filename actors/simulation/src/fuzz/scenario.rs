@@ -93,8 +93,8 @@ pub enum Act {
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
-    /// Changes settings: those of another policy, the number of sequences in a step, latency targets, reservations and the
-    /// limits of waiting.
+    /// Changes settings: those of another policy, the number of sequences in a step, latency targets, reservations and
+    /// the limits of waiting.
     Adjust {
         /// Policy whose settings the engine follows from then on.
         policy: Policy,
@@ -109,8 +109,8 @@ pub enum Act {
         /// How requests may wait from then on.
         waiting: Waiting,
     },
-    /// Reads the API keys again: requests of a tenant that are sent from then on have another weight, and may or may not
-    /// tighten their targets.
+    /// Reads the API keys again: requests of a tenant that are sent from then on have another weight, and may or may
+    /// not tighten their targets.
     ReloadKeys {
         /// Number of the tenant.
         tenant: u8,

@@ -11,8 +11,8 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 pub(crate) struct Room {
     /// Maximum number of requests that have a lane (line of states over time).
     pub(crate) lanes: usize,
-    /// Maximum number of spans (times in which a request stays in one state) of all lanes together. Spans that have begun
-    /// when the limit is reached are still added.
+    /// Maximum number of spans (times in which a request stays in one state) of all lanes together. Spans that have
+    /// begun when the limit is reached are still added.
     pub(crate) spans: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Perfetto files: a capture of an engine as trace events in Chrome's JSON format, which <https://ui.perfetto.dev> and
-//! `chrome://tracing` show. Steps, copies and the use of memory are tracks of the process "engine"; each request is a lane
-//! of the process "requests".
+//! `chrome://tracing` show. Steps, copies and the use of memory are tracks of the process "engine"; each request is a
+//! lane of the process "requests".
 
 #[cfg(test)]
 mod tests;

@@ -33,8 +33,8 @@ pub enum FateKind {
 pub struct Fate {
     /// How the request ended.
     pub ending: FateKind,
-    /// Time to first token, ms; for a request without one, the time that it waited. `None` if it was refused, turned away or
-    /// failed.
+    /// Time to first token, ms; for a request without one, the time that it waited. `None` if it was refused, turned
+    /// away or failed.
     pub ttft_ms: Option<f64>,
     /// Time from arrival to the last token, or to the end of the recording, ms.
     pub e2e_ms: Option<f64>,

@@ -88,8 +88,8 @@ fn written(experiment: &Experiment, rows: &[RecordedRequest]) -> Recording {
     Recording::load(&path).expect("a recording")
 }
 
-/// Records an experiment and replays the recording under the same settings. Returns the recording, what was measured and
-/// what the replay found.
+/// Records an experiment and replays the recording under the same settings. Returns the recording, what was measured
+/// and what the replay found.
 fn again(experiment: &Experiment) -> (Recording, Replayed, Replayed) {
     let recording = written(experiment, &recorded_run(experiment));
     let settings = experiment.settings.clone();

@@ -75,8 +75,8 @@ fn a_profile_with_a_slow_host_keeps_two_steps_in_flight_and_then_the_host_costs_
         });
         end_us
     };
-    // The first steps wait for the host, until the engine has learned the host's time. Each later step is submitted while
-    // the step before is in flight.
+    // The first steps wait for the host, until the engine has learned the host's time. Each later step is submitted
+    // while the step before is in flight.
     let waits = (end_us(50.0) - end_us(0.0)) / 50;
     assert!((2..=5).contains(&waits), "{waits} of 100 steps waited");
 }

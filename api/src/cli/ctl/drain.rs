@@ -11,7 +11,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Most such looks after the drain: a minute. The server itself waits a few seconds for clients that read slowly.
 const LOOKS_MAX: u32 = 600;
 
-/// Asks the server to drain. Unless `no_wait` is set, shows how far the drain is, and returns when the server has stopped.
+/// Asks the server to drain. Unless `no_wait` is set, shows how far the drain is, and returns when the server has
+/// stopped.
 pub(super) fn run(
     client: &Client,
     body: &Value,

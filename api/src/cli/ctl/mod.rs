@@ -238,7 +238,8 @@ impl Requests {
     }
 }
 
-/// Prints a line. If the reader of the output, such as `head`, wants no more lines, ends the process, which is no error.
+/// Prints a line. If the reader of the output, such as `head`, wants no more lines, ends the process, which is no
+/// error.
 fn print_line(line: &str) {
     if writeln!(std::io::stdout().lock(), "{line}").is_err() {
         std::process::exit(0);

@@ -1,7 +1,7 @@
 //! The command `tiercel top`: a live view of a running server in the terminal.
 //!
-//! `model` holds the state of the view and the events that change the state, and `draw` draws the state; neither knows time,
-//! terminal or server. `terminal` (keys and signals) and `transport` (the server) run threads, which send events.
+//! `model` holds the state of the view and the events that change the state, and `draw` draws the state; neither knows
+//! time, terminal or server. `terminal` (keys and signals) and `transport` (the server) run threads, which send events.
 
 mod draw;
 mod model;

@@ -1,5 +1,5 @@
-//! Threads that speak to the control API: one asks for figures each second and carries out changes, the other listens to
-//! events. Both go on when the connection is lost, until the connection comes back.
+//! Threads that speak to the control API: one asks for figures each second and carries out changes, the other listens
+//! to events. Both go on when the connection is lost, until the connection comes back.
 
 use super::model::{Change, Command, Event, Query, Verb};
 use super::sample::Sample;

@@ -1,5 +1,5 @@
-//! The live page: static files, which are part of the program, and their headers. The page's own requests go to the control
-//! API, so the files hold nothing of the server and need no key.
+//! The live page: static files, which are part of the program, and their headers. The page's own requests go to the
+//! control API, so the files hold nothing of the server and need no key.
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;

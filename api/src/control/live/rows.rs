@@ -47,7 +47,8 @@ pub(crate) struct LiveRow {
     /// Time from the arrival to the first token, ms; absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     ttft_ms: Option<f64>,
-    /// Time by which the request is ahead of its latency target, ms; negative if it is behind, absent without the target.
+    /// Time by which the request is ahead of its latency target, ms; negative if it is behind, absent without the
+    /// target.
     #[serde(skip_serializing_if = "Option::is_none")]
     slack_ms: Option<f64>,
     #[serde(flatten)]

@@ -61,8 +61,8 @@ pub(crate) struct LivePool {
     free: u32,
     /// Free blocks whose content can still be found.
     cached: u32,
-    /// Blocks by the tier of their owner: `premium`, `standard`, `background`, and `other` for the server's own requests,
-    /// for requests that have just arrived, and for copies that are no request's.
+    /// Blocks by the tier of their owner: `premium`, `standard`, `background`, and `other` for the server's own
+    /// requests, for requests that have just arrived, and for copies that are no request's.
     owners: BTreeMap<&'static str, LiveBlocks>,
 }
 

@@ -36,8 +36,8 @@ pub struct RecordingHeader {
     pub steps: u32,
     /// Whether later steps were left out.
     pub steps_cut: bool,
-    /// Mean error of the step times that the profile predicts, percent of the times; `None` if there were too few steps,
-    /// so that the profile is the one that the device measured of itself at the start.
+    /// Mean error of the step times that the profile predicts, percent of the times; `None` if there were too few
+    /// steps, so that the profile is the one that the device measured of itself at the start.
     pub step_error_percent: Option<f64>,
     /// Whether an operator changed settings while the recording ran; `settings` holds those at its begin.
     pub settings_changed: bool,
@@ -139,8 +139,8 @@ pub struct RecordedRequest {
     /// Whether the client said that it was refused before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub returning: bool,
-    /// Whether the output followed a constraint, for example a grammar. The recording does not hold the constraint, and a
-    /// replay gives the output its recorded length without a constraint.
+    /// Whether the output followed a constraint, for example a grammar. The recording does not hold the constraint, and
+    /// a replay gives the output its recorded length without a constraint.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub constrained: bool,
     /// What the server did with the sequence.

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
     /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
-    /// that end, us. In this time the host hands out tokens, plans and wakes threads. Each step reports this
-    /// time as its host time. If this time is at least half a percent of a step, the engine keeps two steps in flight on a
-    /// device that takes two. A step that was submitted before the end of the step in flight begins at that end, however
-    /// late it was submitted; so a host that needs longer than a step is not modelled.
+    /// that end, us. In this time the host hands out tokens, plans and wakes threads. Each step reports this time as
+    /// its host time. If this time is at least half a percent of a step, the engine keeps two steps in flight on a
+    /// device that takes two. A step that was submitted before the end of the step in flight begins at that end,
+    /// however late it was submitted; so a host that needs longer than a step is not modelled.
     pub step_us: f64,
     /// Time that the host takes for each decoding sequence of a step, us; added to the fixed time before the step
     /// (`step_us`).

@@ -163,10 +163,10 @@ impl Engine {
         }
     }
 
-    /// Returns a step without the slices that continue a failed step, and without slices whose input token was not drawn
-    /// because its mask was late. The KV that these slices should write is garbage, and the token that they sample is
-    /// invalid (a real device leaves out slices of the second kind). The engine is not to blame: it sent this step before
-    /// the step in front had ended.
+    /// Returns a step without the slices that continue a failed step, and without slices whose input token was not
+    /// drawn because its mask was late. The KV that these slices should write is garbage, and the token that they
+    /// sample is invalid (a real device leaves out slices of the second kind). The engine is not to blame: it sent this
+    /// step before the step in front had ended.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();

@@ -3,8 +3,8 @@ use crate::StepId;
 use std::sync::mpsc;
 
 /// Test runner of steps that reports each call of `begin`, `end` and `proceed`. Step 2 panics, step 4 cannot begin, and
-/// step 9 waits for earlier steps. `has_ended` returns true from the `looks`-th call on. No step ends before the sender of
-/// `submitted` is dropped, so that calls do not depend on how fast the test submits steps.
+/// step 9 waits for earlier steps. `has_ended` returns true from the `looks`-th call on. No step ends before the sender
+/// of `submitted` is dropped, so that calls do not depend on how fast the test submits steps.
 struct Scripted {
     asked: mpsc::Sender<String>,
     submitted: mpsc::Receiver<()>,

@@ -54,7 +54,8 @@ pub(super) trait Kernel<E: Element>: Copy + Sync {
     fn softmax(self, scores: &mut Scores, range: Range<usize>) -> Softmax;
 
     /// Adds values times attention weights to the output rows: `out[row] += Σ weights[row][p] * value[p]` for the
-    /// positions `p` in `range`, in order, with values as stored (the weights include the scales of a type with scales).
+    /// positions `p` in `range`, in order, with values as stored (the weights include the scales of a type with
+    /// scales).
     fn weigh(
         self,
         blocks: SpanBlocks<'_, E>,

@@ -1,5 +1,5 @@
-//! Copy side of a GPU: a CUDA stream for each direction, which no step waits for, between device memory and the host pool. A
-//! GPU has a copy engine for each direction, so copies out and copies in run at once.
+//! Copy side of a GPU: a CUDA stream for each direction, which no step waits for, between device memory and the host
+//! pool. A GPU has a copy engine for each direction, so copies out and copies in run at once.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::calls::driver::memory;
@@ -33,8 +33,8 @@ struct DirectionState {
     ended: usize,
 }
 
-// SAFETY: the CUDA streams and the events of the batches belong to this `CudaCopies` alone, and one thread at a time uses
-// them.
+// SAFETY: the CUDA streams and the events of the batches belong to this `CudaCopies` alone, and one thread at a time
+// uses them.
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
@@ -100,10 +100,10 @@ impl CopyDriver for CudaCopies {
         let stream = self.directions[direction.index()].stream;
         let mut device = device;
         for (host, bytes) in self.host.parts(host, bytes)? {
-            // SAFETY: the range is inside the pinned memory, which only the copies of this value touch. The engine never
-            // has two copies of one block in flight, and submits no step that writes a block while the block is copied.
-            // The stream waits for the fence of the batch, which includes every earlier step that writes the block. The
-            // engine learns that the copy has ended only after the event that `close` records.
+            // SAFETY: the range is inside the pinned memory, which only the copies of this value touch. The engine
+            // never has two copies of one block in flight, and submits no step that writes a block while the block is
+            // copied. The stream waits for the fence of the batch, which includes every earlier step that writes the
+            // block. The engine learns that the copy has ended only after the event that `close` records.
             let copied = unsafe {
                 match direction {
                     CopyDirection::Out => memory::copy_out(host, device.0, bytes, stream),

@@ -1,9 +1,9 @@
 //! Moves bytes between pinned host memory and device memory, in the order of the compute stream.
 //!
-//! A GPU has few copy engines, and a copy engine finishes one copy before it begins the next, whichever streams they are
-//! of. So a step's few bytes would wait for gigabytes of KV blocks: on an H100, decode steps took three times as long beside
-//! copies of 2 GiB. A kernel moves small ranges instead: it reads and writes pinned memory over the same link, but waits for
-//! no copy engine.
+//! A GPU has few copy engines, and a copy engine finishes one copy before it begins the next, whichever streams they
+//! are of. So a step's few bytes would wait for gigabytes of KV blocks: on an H100, decode steps took three times as
+//! long beside copies of 2 GiB. A kernel moves small ranges instead: it reads and writes pinned memory over the same
+//! link, but waits for no copy engine.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::calls::driver::{DriverError, memory};
@@ -15,8 +15,8 @@ use std::ffi::c_void;
 
 /// Name of the kernel that moves words of 32 bits.
 pub(super) const MOVE_WORDS: &str = "move_words";
-/// Largest range that the kernel moves, bytes: the masks of 256 rows for a vocabulary of 131,072 tokens. A copy engine moves
-/// larger ranges faster.
+/// Largest range that the kernel moves, bytes: the masks of 256 rows for a vocabulary of 131,072 tokens. A copy engine
+/// moves larger ranges faster.
 pub(super) const BY_KERNEL_BYTES: usize = 4 << 20;
 /// Threads of a thread block of the kernel.
 const THREADS: u32 = 256;

@@ -23,7 +23,8 @@ struct Pieces {
 /// Address of a piece of pinned memory.
 struct Piece(*mut u8);
 
-// SAFETY: an address may be used from any thread. Which thread may use the memory behind it is up to `PinnedHost::parts`.
+// SAFETY: an address may be used from any thread. Which thread may use the memory behind it is up to
+// `PinnedHost::parts`.
 unsafe impl Send for Piece {}
 // SAFETY: as above; the address never changes.
 unsafe impl Sync for Piece {}
@@ -35,8 +36,8 @@ impl PinnedHost {
         PinnedHost { pieces: Arc::new(Pieces { context: context.clone(), plan, at }) }
     }
 
-    /// Returns the addresses and lengths of the parts of pinned memory in which the `bytes` bytes of the pool from number
-    /// `start` on lie: one, or several if the range is in several pieces.
+    /// Returns the addresses and lengths of the parts of pinned memory in which the `bytes` bytes of the pool from
+    /// number `start` on lie: one, or several if the range is in several pieces.
     ///
     /// # Errors
     /// [`CudaError::Copy`] if some of these bytes are not pinned.
@@ -82,8 +83,8 @@ impl Drop for Pieces {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             for Piece(at) in self.at.iter_mut().filter_map(OnceLock::take) {
-                // SAFETY: each piece was allocated once, and is freed when no clone is left: the copy side waits for its
-                // copies before it drops its clone.
+                // SAFETY: each piece was allocated once, and is freed when no clone is left: the copy side waits for
+                // its copies before it drops its clone.
                 let _ = unsafe { memory::free_pinned(at) };
             }
         }

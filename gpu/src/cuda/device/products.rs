@@ -76,8 +76,8 @@ impl Products {
         let plan = &self.plans[&shape];
         let (one, zero) = (1.0_f32, 0.0_f32);
         // SAFETY: the descriptors of the product's plan live as long as the plan; the caller's matrices have the plan's
-        // sizes and strides and, like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is
-        // not read.
+        // sizes and strides and, like the workspace, live as long as the driver. `out` is both C and D: with a factor
+        // of zero C is not read.
         unsafe {
             calls::cublasLtMatmul(
                 self.handle,
@@ -173,8 +173,8 @@ impl Plan {
         let transposed = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
         let (m, n, k) = (m as u64, n as u64, k as u64);
         let result = if wide { F32 } else { BF16 };
-        // SAFETY: cuBLASLt writes the address of each descriptor to a valid address; the attribute is read from a value of
-        // its type.
+        // SAFETY: cuBLASLt writes the address of each descriptor to a valid address; the attribute is read from a value
+        // of its type.
         unsafe {
             calls::cublasLtMatmulDescCreate(&raw mut plan.operation, compute, F32)?;
             let value = (&raw const TRANSPOSED).cast();
@@ -190,8 +190,8 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: each descriptor that is not null was made in `Plan::new`, and this is its last use; cuBLASLt copies the
-        // data that a running product needs.
+        // SAFETY: each descriptor that is not null was made in `Plan::new`, and this is its last use; cuBLASLt copies
+        // the data that a running product needs.
         unsafe {
             if !self.operation.is_null() {
                 let _ = calls::cublasLtMatmulDescDestroy(self.operation);

@@ -1,5 +1,5 @@
-//! Return of sampled tokens from the GPU to the host: a few bytes per step, in pinned memory. The event at the end of the
-//! step marks their arrival. Receiving a step's tokens does not wait for work requested later.
+//! Return of sampled tokens from the GPU to the host: a few bytes per step, in pinned memory. The event at the end of
+//! the step marks their arrival. Receiving a step's tokens does not wait for work requested later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::calls::driver::memory;
@@ -17,8 +17,8 @@ pub(super) struct Results {
     events: Arc<StepEvents>,
 }
 
-// SAFETY: the pinned memory belongs to this `Results` alone, one thread at a time uses it, and the events may be used from
-// any thread.
+// SAFETY: the pinned memory belongs to this `Results` alone, one thread at a time uses it, and the events may be used
+// from any thread.
 unsafe impl Send for Results {}
 
 impl Results {
@@ -55,8 +55,8 @@ impl Results {
     pub(super) fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes.len() <= SLOT_BYTES, "{} bytes of slot {slot}", bytes.len());
         self.events.wait(slot)?;
-        // SAFETY: the range is inside the pinned memory, and after the event at the end of the step the GPU does not write
-        // to the result slot any more.
+        // SAFETY: the range is inside the pinned memory, and after the event at the end of the step the GPU does not
+        // write to the result slot any more.
         let sent =
             unsafe { std::slice::from_raw_parts(self.memory.add(slot * SLOT_BYTES), bytes.len()) };
         bytes.copy_from_slice(sent);
@@ -67,8 +67,8 @@ impl Results {
 impl Drop for Results {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: the pinned memory was made in `new` and is freed once; the driver waits for its CUDA stream before
-            // it drops this value.
+            // SAFETY: the pinned memory was made in `new` and is freed once; the driver waits for its CUDA stream
+            // before it drops this value.
             let _ = unsafe { memory::free_pinned(self.memory) };
         }
     }

@@ -52,7 +52,8 @@ impl StepEvents {
         stream: CUstream,
     ) -> Result<(), CudaError> {
         self.marks()[slot] = Mark { step: Some(step), submitted: false };
-        // SAFETY: the event lives as long as `self`, and the CUDA stream as long as the driver, whose thread calls this.
+        // SAFETY: the event lives as long as `self`, and the CUDA stream as long as the driver, whose thread calls
+        // this.
         unsafe { event::record(self.begun[slot], stream) }.map_err(lost)
     }
 
@@ -60,7 +61,8 @@ impl StepEvents {
     pub(super) fn end(&self, slot: usize, stream: CUstream) -> Result<(), CudaError> {
         // The lock is held until the event is recorded, so that no copy waits for the event of an earlier step.
         let mut marks = self.marks();
-        // SAFETY: the event lives as long as `self`, and the CUDA stream as long as the driver, whose thread calls this.
+        // SAFETY: the event lives as long as `self`, and the CUDA stream as long as the driver, whose thread calls
+        // this.
         unsafe { event::record(self.ended[slot], stream) }.map_err(lost)?;
         marks[slot].submitted = true;
         Ok(())
@@ -111,8 +113,8 @@ impl Drop for StepEvents {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             for event in self.begun.into_iter().chain(self.ended) {
-                // SAFETY: the event was made in `new` and is destroyed once; work that still waits for it goes on, as the
-                // CUDA driver frees an event only when nothing needs it any more.
+                // SAFETY: the event was made in `new` and is destroyed once; work that still waits for it goes on, as
+                // the CUDA driver frees an event only when nothing needs it any more.
                 let _ = unsafe { event::destroy(event) };
             }
         }

@@ -7,8 +7,9 @@ use super::context::lost;
 use crate::cuda::CudaError;
 use cudarc::driver::sys::CUevent;
 
-/// Returns the time on the GPU between two events that were recorded with timing and have happened on one stream, us. The
-/// time may include work of other streams that the GPU does in between. `None` if the driver does not have the call.
+/// Returns the time on the GPU between two events that were recorded with timing and have happened on one stream, us.
+/// The time may include work of other streams that the GPU does in between. `None` if the driver does not have the
+/// call.
 pub(super) fn elapsed_us(from: CUevent, to: CUevent) -> Result<Option<u64>, CudaError> {
     // SAFETY: both events were made with timing, belong to the caller, were recorded and have happened.
     match unsafe { event::elapsed_ms(from, to) } {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 /// Maximum number of calls in one field.
 const CALLS_MAX: usize = 128;
-/// Keys of a call, and of an object that has the call in its member `function`. Clients do not receive the other values:
-/// the server itself gives calls their ids.
+/// Keys of a call, and of an object that has the call in its member `function`. Clients do not receive the other
+/// values: the server itself gives calls their ids.
 const KEYS: [&str; 4] = ["name", "arguments", "type", "id"];
 const OUTER_KEYS: [&str; 3] = ["function", "type", "id"];
 
@@ -21,7 +21,8 @@ pub(super) struct Call {
 
 /// Returns the calls in a value: one call, or a list of calls. A call is an object with `name` and `arguments`, which
 /// may be the member `function` of another object. Returns `None` if the value is anything else, or has other members,
-/// whose text would be lost. Arguments that are strings are converted to the types that the schemas of the functions state.
+/// whose text would be lost. Arguments that are strings are converted to the types that the schemas of the functions
+/// state.
 pub(super) fn calls(value: Value, tools: &Tools) -> Option<Vec<Call>> {
     let values = match value {
         Value::Array(values) if values.len() <= CALLS_MAX => values,

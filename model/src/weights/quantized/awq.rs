@@ -9,8 +9,8 @@ use crate::weights::WeightError;
 const BITS: usize = 4;
 /// Weights in a word.
 const PER_WORD: usize = 8;
-/// Place in a word, from the lowest bits on, of each of eight neighbouring outputs. The inverse of the packing order 0, 2,
-/// 4, 6, 1, 3, 5, 7.
+/// Place in a word, from the lowest bits on, of each of eight neighbouring outputs. The inverse of the packing order 0,
+/// 2, 4, 6, 1, 3, 5, 7.
 const PLACE: [usize; PER_WORD] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// A matrix of 4-bit integers in the layout of AutoAWQ.
@@ -26,7 +26,8 @@ pub(super) struct Awq<'a> {
 }
 
 impl<'a> Awq<'a> {
-    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed weights.
+    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed
+    /// weights.
     pub(super) fn find(
         parts: &Parts<'a, '_>,
         group: Option<usize>,
@@ -57,8 +58,8 @@ impl<'a> Awq<'a> {
         (scale, field(zeros, BITS, PLACE[row % PER_WORD]))
     }
 
-    /// Calls `each(row, input, integer)` for the integers of eight rows of `k` inputs from row `first` on, a multiple of
-    /// 8; the rows are counted from `first`.
+    /// Calls `each(row, input, integer)` for the integers of eight rows of `k` inputs from row `first` on, a multiple
+    /// of 8; the rows are counted from `first`.
     pub(super) fn integers(&self, k: usize, first: usize, mut each: impl FnMut(usize, usize, u32)) {
         for input in 0..k {
             let packed = self.weights.at(input * self.words + first / PER_WORD);

@@ -1,7 +1,7 @@
-//! GPTQ weights in the layout of AutoGPTQ and GPTQModel. A word of `qweight` (`[k * bits / 32, n]`) holds the weights of
-//! neighbouring inputs of one output; a word of `qzeros` (`[groups, n * bits / 32]`) holds the zero points of neighbouring
-//! outputs. A weight is `scale * (q - zero point)`, with `scales` of `[groups, n]`. `g_idx` (`[k]`) has the group of each
-//! input.
+//! GPTQ weights in the layout of AutoGPTQ and GPTQModel. A word of `qweight` (`[k * bits / 32, n]`) holds the weights
+//! of neighbouring inputs of one output; a word of `qzeros` (`[groups, n * bits / 32]`) holds the zero points of
+//! neighbouring outputs. A weight is `scale * (q - zero point)`, with `scales` of `[groups, n]`. `g_idx` (`[k]`) has
+//! the group of each input.
 
 use super::groups::{GroupTable, Groups, add_one_to_each, field};
 use super::parts::{Floats, Parts, Words};
@@ -19,7 +19,8 @@ pub(super) struct Gptq<'a> {
 }
 
 impl<'a> Gptq<'a> {
-    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed weights.
+    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed
+    /// weights.
     pub(super) fn find(
         parts: &Parts<'a, '_>,
         format: GptqFormat,
@@ -65,8 +66,8 @@ impl<'a> Gptq<'a> {
         (self.scales.at(group * self.n + row), zero)
     }
 
-    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows are
-    /// counted from `first`.
+    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows
+    /// are counted from `first`.
     pub(super) fn integers(
         &self,
         k: usize,

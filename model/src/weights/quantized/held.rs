@@ -5,8 +5,8 @@ use super::{Method, Quantized, TILE_ROWS, in_tiles};
 use tiercel_gpu::{NumberType, QuantizedPart, QuantizedShape};
 
 impl Quantized<'_> {
-    /// Returns the shape in which a GPU holds the matrix quantized, if its scales fit. `None` if it does not: the inputs of
-    /// a group are not neighbours (GPTQ with `desc_act`), or the kernels do not support the sizes.
+    /// Returns the shape in which a GPU holds the matrix quantized, if its scales fit. `None` if it does not: the
+    /// inputs of a group are not neighbours (GPTQ with `desc_act`), or the kernels do not support the sizes.
     pub(in crate::weights) fn held_shape(&self) -> Option<QuantizedShape> {
         let of_bits = |bits| if bits == 4 { NumberType::Int4 } else { NumberType::Int8 };
         let in_order = |groups: &Groups<'_>| groups.in_order(self.k).then_some(groups.size);

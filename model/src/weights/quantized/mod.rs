@@ -42,8 +42,8 @@ use std::sync::Mutex;
 const TILE_ROWS: usize = 8;
 /// Weights for which it pays to start one more thread.
 const WEIGHTS_A_THREAD: usize = 1 << 17;
-/// Names of the tensors that a quantized matrix can have in place of `weight`, or beside it. The last four are scales and
-/// zero points of activations and KV, which Tiercel does not read.
+/// Names of the tensors that a quantized matrix can have in place of `weight`, or beside it. The last four are scales
+/// and zero points of activations and KV, which Tiercel does not read.
 const PARTS: [&str; 14] = [
     "qweight",
     "qzeros",
@@ -79,8 +79,8 @@ enum Method<'a> {
 /// with room for at most [`TILE_ROWS`] rows of `k` weights.
 type Rows<'a> = Box<dyn Fn(usize, &mut [f32]) + Sync + 'a>;
 
-/// Returns the quantized matrix that stands for the tensor `name` (`NAME.weight`) of a checkpoint, with the shapes of its
-/// parts checked. `None` if the tensor is not quantized, or absent.
+/// Returns the quantized matrix that stands for the tensor `name` (`NAME.weight`) of a checkpoint, with the shapes of
+/// its parts checked. `None` if the tensor is not quantized, or absent.
 ///
 /// # Errors
 /// [`WeightError::Quantized`], which names the part that is absent or not as its method implies.
@@ -125,8 +125,8 @@ pub(super) fn weight_of_part(name: &str) -> Option<String> {
 }
 
 impl Quantized<'_> {
-    /// Decodes the matrix on all cores to `n` rows of `k` weights, in bf16 or f32. A weight is multiplied by its scale in
-    /// f32; the product of an integer and an f16 scale is exact.
+    /// Decodes the matrix on all cores to `n` rows of `k` weights, in bf16 or f32. A weight is multiplied by its scale
+    /// in f32; the product of an integer and an f16 scale is exact.
     ///
     /// # Errors
     /// [`WeightError::Quantized`] if a weight names a group that does not exist.
@@ -162,9 +162,9 @@ impl Quantized<'_> {
     }
 }
 
-/// Fills the rows of a matrix on all cores: calls `fill(first, bytes, values)` for each tile of at most [`TILE_ROWS`] rows
-/// of `row_bytes` bytes. `first` is the number of the tile's first row, and `values` has room for a number for each of the
-/// `k` weights of each row.
+/// Fills the rows of a matrix on all cores: calls `fill(first, bytes, values)` for each tile of at most [`TILE_ROWS`]
+/// rows of `row_bytes` bytes. `first` is the number of the tile's first row, and `values` has room for a number for
+/// each of the `k` weights of each row.
 fn in_tiles<T: Copy + Default>(
     out: &mut [u8],
     row_bytes: usize,

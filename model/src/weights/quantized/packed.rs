@@ -1,5 +1,5 @@
-//! Integer weights as compressed-tensors packs them (format `pack-quantized`). A word of `weight_packed`
-//! (`[n, k * bits / 32]`, rounded up) holds the weights of neighbouring inputs of one output, each plus half of its range.
+//! Integer weights as compressed-tensors packs them (format `pack-quantized`). A word of `weight_packed` (`[n, k * bits
+//! / 32]`, rounded up) holds the weights of neighbouring inputs of one output, each plus half of its range.
 //! `weight_scale` is `[n, groups]`. `weight_zero_point` (`[n * bits / 32, groups]`, rounded up) holds zero points of
 //! neighbouring outputs, also plus half of the range; symmetric integers have none. `weight_shape` holds `n` and `k`;
 //! `weight_g_idx` (`[k]`) has the group of each input if the inputs are not in order.
@@ -22,7 +22,8 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed weights.
+    /// Checks the parts of a matrix. Returns it with its dimensions `[n, k]`; `None` if the module has no packed
+    /// weights.
     pub(super) fn find(
         parts: &Parts<'a, '_>,
         format: PackedFormat,
@@ -61,8 +62,8 @@ impl<'a> Packed<'a> {
         (self.scales.at(row * count + group), zero)
     }
 
-    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows are
-    /// counted from `first`.
+    /// Calls `each(row, input, integer)` for the integers of `rows` rows of `k` inputs from row `first` on; the rows
+    /// are counted from `first`.
     pub(super) fn integers(
         &self,
         k: usize,

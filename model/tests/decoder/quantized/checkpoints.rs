@@ -1,5 +1,5 @@
-//! Writes checkpoints with quantized matrices of random numbers, in the formats of Hugging Face, and their twins with the
-//! decoded weights.
+//! Writes checkpoints with quantized matrices of random numbers, in the formats of Hugging Face, and their twins with
+//! the decoded weights.
 
 use super::{GROUP, NOT_CONVERTED};
 use crate::harness::{some_tokens, tiny};

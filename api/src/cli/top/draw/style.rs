@@ -1,5 +1,5 @@
-//! Styles of the view. Each says by a word, a mark or a weight what it says by colour too, so that nothing is lost without
-//! colours.
+//! Styles of the view. Each says by a word, a mark or a weight what it says by colour too, so that nothing is lost
+//! without colours.
 
 use ratatui::style::{Color, Modifier, Style};
 use tiercel_device::Tier;

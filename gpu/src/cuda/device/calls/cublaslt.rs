@@ -1,4 +1,5 @@
-//! Calls of cuBLASLt. The functions have the contracts of NVIDIA's "cuBLAS" documentation, section "Using the cuBLASLt API".
+//! Calls of cuBLASLt. The functions have the contracts of NVIDIA's "cuBLAS" documentation, section "Using the cuBLASLt
+//! API".
 
 use super::calls;
 use cudarc::cublaslt::sys::{

@@ -1,5 +1,5 @@
-//! Calls of the CUDA driver. The functions have the contracts of NVIDIA's "CUDA Driver API"; safe functions are those that
-//! may be called at any time with any value.
+//! Calls of the CUDA driver. The functions have the contracts of NVIDIA's "CUDA Driver API"; safe functions are those
+//! that may be called at any time with any value.
 
 use super::calls;
 use cudarc::driver::sys::{
@@ -34,8 +34,8 @@ impl DriverError {
         };
         type Call = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
         let mut text: *const c_char = std::ptr::null();
-        // SAFETY: the driver was found, since it returned a status. cuGetErrorString takes a number of `CUresult`, known or
-        // not, and writes the address of a text that lives as long as the driver, or null.
+        // SAFETY: the driver was found, since it returned a status. cuGetErrorString takes a number of `CUresult`,
+        // known or not, and writes the address of a text that lives as long as the driver, or null.
         let described = unsafe {
             let call = cudarc::driver::sys::culib().get::<Call>(b"cuGetErrorString\0");
             call.is_ok_and(|call| call(status, &raw mut text) == 0) && !text.is_null()
@@ -228,8 +228,8 @@ pub(crate) mod memory {
     /// Copies device memory to pinned host memory, in stream order.
     ///
     /// # Safety
-    /// Both ranges have `bytes` bytes and live until the stream has reached the copy; the host neither reads nor writes its
-    /// range until then.
+    /// Both ranges have `bytes` bytes and live until the stream has reached the copy; the host neither reads nor writes
+    /// its range until then.
     pub(crate) unsafe fn copy_out(
         to: *mut u8,
         from: CUdeviceptr,

@@ -1,10 +1,10 @@
-//! All calls of NVIDIA's libraries: the CUDA driver, cuBLASLt and the runtime compiler. docs/gpu-calls.md says of each call
-//! what this program assumes and where NVIDIA documents it.
+//! All calls of NVIDIA's libraries: the CUDA driver, cuBLASLt and the runtime compiler. docs/gpu-calls.md says of each
+//! call what this program assumes and where NVIDIA documents it.
 //!
 //! A status is read as the number that the library returned. cudarc declares the statuses as enums, and a status that
-//! only a newer library knows is no value of such an enum, so that reading it would be undefined behaviour. For the types
-//! of arguments, cudarc's declarations count, which are made from NVIDIA's headers: a call whose arguments differ from
-//! them does not compile.
+//! only a newer library knows is no value of such an enum, so that reading it would be undefined behaviour. For the
+//! types of arguments, cudarc's declarations count, which are made from NVIDIA's headers: a call whose arguments differ
+//! from them does not compile.
 #![expect(unsafe_code, reason = "calls of C libraries")]
 
 pub(super) mod cublaslt;
@@ -12,9 +12,9 @@ pub(super) mod driver;
 pub(super) mod nvrtc;
 pub(super) mod work;
 
-/// Declares calls of a library that return a status. Each becomes an unsafe function with the library's name for it, which
-/// finds the library's function at the first call and returns an error unless the status is 0. `$declared` is cudarc's
-/// module with the same functions, `$status` their return type, `$error` the type of errors.
+/// Declares calls of a library that return a status. Each becomes an unsafe function with the library's name for it,
+/// which finds the library's function at the first call and returns an error unless the status is 0. `$declared` is
+/// cudarc's module with the same functions, `$status` their return type, `$error` the type of errors.
 ///
 /// The library must be present ([`is_culib_present`](cudarc::driver::sys::is_culib_present)) before the first call.
 macro_rules! calls {

@@ -82,8 +82,8 @@ impl Program {
         let text = |text: &String| CString::new(text.as_str()).expect("options have no zeros");
         let options: Vec<CString> = options.iter().map(text).collect();
         let places: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program exists, and the options are as many texts as the compiler is told, each of which ends with a
-        // zero.
+        // SAFETY: the program exists, and the options are as many texts as the compiler is told, each of which ends
+        // with a zero.
         unsafe { raw::nvrtcCompileProgram(self.handle, places.len() as c_int, places.as_ptr()) }
     }
 

@@ -165,8 +165,9 @@ pub(crate) mod event {
     }
 }
 
-/// Calls `cuEventElapsedTime`. cudarc for CUDA 13 declares only the form of CUDA 12.8 and later, `cuEventElapsedTime_v2`;
-/// this binding calls the older form, which every supported driver has, with the same arguments.
+/// Calls `cuEventElapsedTime`. cudarc for CUDA 13 declares only the form of CUDA 12.8 and later,
+/// `cuEventElapsedTime_v2`; this binding calls the older form, which every supported driver has, with the same
+/// arguments.
 ///
 /// # Safety
 /// The contract of the driver's function.
@@ -231,8 +232,8 @@ pub(crate) mod kernel {
     /// Launches a kernel on a two-dimensional grid of one-dimensional thread blocks.
     ///
     /// # Safety
-    /// The kernel's module is loaded, the stream exists, and `arguments` points to as many arguments as the kernel has, of
-    /// its types. Memory that the arguments name lives until the kernel has run.
+    /// The kernel's module is loaded, the stream exists, and `arguments` points to as many arguments as the kernel has,
+    /// of its types. Memory that the arguments name lives until the kernel has run.
     pub(crate) unsafe fn launch(
         function: CUfunction,
         grid: (u32, u32),
