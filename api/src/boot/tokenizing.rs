@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 /// Maximum number of long texts that the server tokenizes at once. Each HTTP worker has as many threads for tokenizing.
 pub(crate) const THREADS: usize = 3;
-/// Part of the places of the tokenizing queue that one tenant may take if there are several tenants.
+/// Part of a tier's places in the tokenizing queue that one tenant may take if there are several tenants.
 const TENANT_PLACES_PERCENT: usize = 75;
 /// Retry time in the answer to a client that finds the tokenizing queue full, ms.
 const RETRY_MS: u64 = 1_000;
@@ -25,11 +25,11 @@ pub(crate) struct Tokenizing {
     /// Limits for texts of background requests: all tokenizing threads but two, and half of the places for tiers below
     /// premium (rounded up).
     background: Line,
-    /// Limits for the texts of one tenant.
+    /// Limits for the texts of each tenant.
     of_tenants: Mutex<OfTenants>,
 }
 
-/// Limits for the texts of one tenant, by the tenant's name and the tier of the texts.
+/// Limits for the texts of each tenant, by the tenant's name and the tier of the texts.
 type OfTenants = HashMap<(Arc<str>, Tier), Arc<Line>>;
 
 /// Whose text is tokenized.
@@ -75,8 +75,8 @@ impl Tokenizing {
         }
     }
 
-    /// Returns the limits for the texts of a tenant that need room in `line`: a part of the places, and as many turns
-    /// as the line has. So at most that many texts of the tenant wait in the line, before a text of another tenant.
+    /// Returns the limits for the texts of a tenant that need room in `line`: a part of the places, and as many turns as
+    /// the line has. So a text of another tenant waits in the line behind at most that many texts of this tenant.
     fn of_tenant(&self, tenant: Arc<str>, tier: Tier, line: &Line) -> Arc<Line> {
         // Ignore that the mutex is poisoned: the map that it guards stays valid after a panic.
         let mut lines = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ const FAILURES: [(u16, &str); 13] = [
     (401, "The server needs an API key, and the request has none, another one or an expired one."),
     (
         403,
-        "The API key does not allow this; or, on a control API without keys, a page of another site sent the request.",
+        "The API key does not allow this; or the server has no API keys, and a web page of another origin sent the request.",
     ),
     (404, "There is no such model, no live request with this id, or no metrics on this listener."),
     (405, "The path takes other methods, which the header `Allow` names."),

@@ -176,7 +176,7 @@ impl Keys {
     }
 
     /// Returns the caller of an HTTP request, by its bearer token. A server without keys serves every program, but no
-    /// web page of an origin that `http.cors_origins` does not list.
+    /// request with the `Origin` of a web page that is neither the listener's own nor listed in `http.cors_origins`.
     ///
     /// # Errors
     /// 401 if this server requires an API key and the request has none that is in force; 403 if the server requires no

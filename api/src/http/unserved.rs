@@ -52,7 +52,8 @@ const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 /// Returns advice what to use instead of `path`, if OpenAI's API, or an extension of it by other servers, has the path
 /// and this server does not.
 pub(super) fn instead(path: &str) -> Option<&'static str> {
-    if path.strip_prefix(STORED_ANSWERS).is_some_and(|rest| !rest.is_empty()) {
+    let stored = path.strip_prefix(STORED_ANSWERS).map(|rest| rest.trim_start_matches('/'));
+    if stored.is_some_and(|rest| !rest.is_empty()) {
         return Some(NOTHING_STORED);
     }
     let rest = path.strip_prefix("/v1/")?;
@@ -68,7 +69,11 @@ pub(super) fn meant(path: &str) -> Option<String> {
     }
     let rest = path.strip_prefix("/v1/v1").unwrap_or(path);
     let served = SERVED.iter().find(|served| rest == **served || path.ends_with(*served))?;
-    Some(format!("did you mean /v1{served}? The base URL of clients ends with /v1"))
+    let advice = match path.strip_prefix("/v1") == Some(*served) {
+        true => "Leave out the last slash",
+        false => "The base URL of clients ends with /v1",
+    };
+    Some(format!("did you mean /v1{served}? {advice}"))
 }
 
 #[cfg(test)]
@@ -96,6 +101,8 @@ mod tests {
             let meant = meant(path).unwrap();
             assert!(meant.starts_with("did you mean /v1/chat/completions?"), "{path}: {meant}");
         }
+        let slash = meant("/v1/models/").unwrap();
+        assert_eq!(slash, "did you mean /v1/models? Leave out the last slash");
         assert_eq!(meant("/").unwrap(), "the API is below /v1, such as /v1/models");
         assert_eq!(meant("/nowhere"), None);
     }

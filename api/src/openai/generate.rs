@@ -5,7 +5,7 @@ use crate::boot::{App, Serving};
 use crate::http::{Answering, ApiError, Caller, Metered, Record};
 use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
-use crate::openai::request::{Common, MAX_CHOICES};
+use crate::openai::request::{Common, MAX_CHOICES, MaxTokens};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
 use crate::openai::sse::{self, Comments};
 use crate::openai::tools::{Parsing, ReasoningLimit};
@@ -189,6 +189,7 @@ async fn submit(
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
     let stops = StopMatcher::new(&job.common.stop);
+    let cache_salt = job.common.cache_salt.take().map(|name| job.caller.salt.within(&name));
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
     for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
@@ -198,6 +199,7 @@ async fn submit(
             let request = Request {
                 waited_ms: record.waited_ms(),
                 sibling: !choices.is_empty(),
+                cache_salt,
                 ..request(job, (prompt, *max_tokens), (seed, &stop_tokens))
             };
             let origin = Origin { id: id.clone(), choice: choices.len() as u32 };
@@ -239,7 +241,7 @@ fn request(
         tier: job.common.tier,
         priority: job.common.priority,
         salt: job.caller.salt,
-        cache_salt: job.common.cache_salt.as_deref().map(|name| job.caller.salt.within(name)),
+        cache_salt: None,
         weight: job.caller.weight,
         prompt: prompt.clone(),
         max_tokens,
@@ -264,8 +266,8 @@ fn shown(job: &Job) -> ShownTokens<'_> {
 }
 
 /// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens: the number that the request
-/// states, or otherwise the default, but at most as many tokens as fit beside the blocks that are reserved for other
-/// tiers.
+/// states. If the request states none, the default, and if it states that there is no limit, as many tokens as fit into
+/// the context; but at most as many as fit beside the blocks that are reserved for other tiers.
 ///
 /// # Errors
 /// 400 if the prompt and the stated number of output tokens do not fit into the context.
@@ -285,7 +287,7 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
         return Err(ApiError::too_long(job.prompt_param, message));
     };
     match job.common.max_tokens {
-        Some((wanted, param)) if wanted > room => {
+        Some(MaxTokens::Stated { tokens: wanted, param }) if wanted > room => {
             let message = format!(
                 "This model's maximum context length is {context} tokens. However, you requested {} \
                  tokens ({prompt} in the {in_prompt}, {wanted} in the completion). Please reduce the \
@@ -295,12 +297,13 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
             );
             Err(ApiError::too_long(param, message))
         }
-        Some((wanted, _)) => Ok(wanted),
-        None => {
+        Some(MaxTokens::Stated { tokens: wanted, .. }) => Ok(wanted),
+        Some(MaxTokens::NoLimit) | None => {
             // If the prompt does not fit beside the reservations, ask for one output token: admission then refuses the
             // request and names the limit.
             let room = serving.request_tokens(job.common.tier).saturating_sub(prompt).max(1);
-            Ok(job.default_max_tokens.unwrap_or(room).min(room))
+            let default = job.default_max_tokens.filter(|_| job.common.max_tokens.is_none());
+            Ok(default.unwrap_or(room).min(room))
         }
     }
 }

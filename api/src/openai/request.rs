@@ -59,8 +59,8 @@ pub(crate) struct Common {
     pub(crate) stream: bool,
     pub(crate) usage_in: UsageIn,
     pub(crate) n: u32,
-    /// Maximum number of output tokens that the request states, and the name of the field that states it.
-    pub(crate) max_tokens: Option<(u32, &'static str)>,
+    /// Maximum number of output tokens that the request states; `None` if it states none.
+    pub(crate) max_tokens: Option<MaxTokens>,
     pub(crate) sampling: SamplingParams,
     /// Sampling seed that the client states. Each of the `n` choices of a prompt gets its own seed: this one plus the
     /// choice's number.
@@ -87,6 +87,15 @@ pub(crate) struct Common {
     pub(crate) cache_salt: Option<String>,
 }
 
+/// Maximum number of output tokens of a choice, as a request states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MaxTokens {
+    /// As many tokens as fit into the context.
+    NoLimit,
+    /// At most this number of tokens, at least 1, which the field `param` states.
+    Stated { tokens: u32, param: &'static str },
+}
+
 impl Common {
     /// Reads all shared fields of a completion request, but not the prompt and `logprobs`, whose form differs between
     /// chat and text completions.
@@ -100,7 +109,7 @@ impl Common {
         let ignore_eos = body.boolean("ignore_eos")?;
         refuse_fields_of_vllm(body, ignore_eos)?;
         // In vLLM and llama.cpp the seed -1 asks for a random seed.
-        let stated = body.get("seed").filter(|value| value.as_i64() != Some(-1));
+        let stated = body.get("seed").filter(|value| value.as_f64() != Some(-1.0));
         let seed = stated.map(|value| seed(value, &body.path("seed"))).transpose()?;
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),
@@ -146,11 +155,14 @@ pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     Ok(body.count("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u8))
 }
 
-fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
-    let read = |name| match body.get(name).and_then(Value::as_i64) {
+fn max_tokens(body: &Fields<'_>) -> Result<Option<MaxTokens>, ApiError> {
+    let read = |param| -> Result<Option<MaxTokens>, ApiError> {
         // In llama.cpp -1 is no limit.
-        Some(-1) => Ok(None),
-        _ => body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name))),
+        if body.get(param).and_then(Value::as_f64) == Some(-1.0) {
+            return Ok(Some(MaxTokens::NoLimit));
+        }
+        let tokens = body.count(param, 1..=u32::MAX)?;
+        Ok(tokens.map(|tokens| MaxTokens::Stated { tokens, param }))
     };
     // Check both fields for the maximum of output tokens, even if only the newer one, `max_completion_tokens`, counts.
     let (newer, older) = (read("max_completion_tokens")?, read("max_tokens")?);
@@ -354,11 +366,13 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_and_a_number_of_tokens_of_minus_one_count_as_absent() {
+    fn a_seed_of_minus_one_is_none_and_as_many_tokens_are_no_limit() {
         assert_eq!(read(json!({"seed": -1})).unwrap().seed, None);
+        assert_eq!(read(json!({"seed": -1.0})).unwrap().seed, None);
+        assert_eq!(read(json!({"seed": u64::MAX})).unwrap().seed, Some(u64::MAX));
         assert_eq!(read(json!({"seed": -2})).unwrap().seed, Some(-2_i64 as u64));
         for field in ["max_tokens", "max_completion_tokens"] {
-            assert_eq!(read(json!({field: -1})).unwrap().max_tokens, None);
+            assert_eq!(read(json!({field: -1})).unwrap().max_tokens, Some(MaxTokens::NoLimit));
         }
     }
 

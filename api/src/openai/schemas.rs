@@ -74,6 +74,11 @@ fn sampling() -> Vec<Property> {
     ]
 }
 
+fn max_tokens(about: &str) -> RefOr<Schema> {
+    let most = count(1..=u64::from(u32::MAX), "Most tokens.");
+    any_of([most, whole(-1..=-1, "No limit.")], about)
+}
+
 fn seed() -> RefOr<Schema> {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
@@ -95,10 +100,6 @@ fn stream_options() -> RefOr<Schema> {
 
 /// Returns the fields that both kinds of requests for generation share.
 fn common() -> Vec<Property> {
-    let tokens = |about| {
-        let most = count(1..=u64::from(u32::MAX), "Most tokens.");
-        any_of([most, whole(-1..=-1, "No limit.")], about)
-    };
     let stop = text_of(
         1..=MAX_STOP_BYTES,
         "Text that ends the output; its UTF-8 has at most 1,024 bytes.",
@@ -117,14 +118,16 @@ fn common() -> Vec<Property> {
                 "Choices of each prompt; all prompts together have at most 128.",
             ),
         ),
-        ("max_tokens", tokens("Most output tokens of a choice.")),
-        ("max_completion_tokens", tokens("The same; goes before `max_tokens`.")),
+        ("max_tokens", max_tokens("Most output tokens of a choice.")),
+        ("max_completion_tokens", max_tokens("The same; goes before `max_tokens`.")),
         ("stop", any_of([stop, stops], "One text or several that end the output.")),
         ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
         (
             "cache_salt",
-            text("Namespace in the prefix cache; requests share blocks within it only."),
+            text(
+                "Namespace in the prefix cache; requests share blocks within it only. Empty counts as absent.",
+            ),
         ),
         (
             "service_tier",

@@ -47,8 +47,9 @@ pub(crate) fn rule(body: &Fields<'_>) -> Result<Option<Rule>, ApiError> {
     rules.extend(response_format(body)?);
     rules.extend(structured_outputs(body)?);
     for (field, kind) in GUIDED {
-        // Clients of llama.cpp send an empty grammar where they have none.
-        if body.get(field).is_some_and(|value| value == "") {
+        // Clients of llama.cpp send an empty text if they have no grammar.
+        let of_llama = matches!(field, "json_schema" | "grammar");
+        if of_llama && body.get(field).is_some_and(|value| value == "") {
             continue;
         }
         rules.extend(of_kind(body, field, kind)?);
@@ -77,12 +78,16 @@ fn response_format(body: &Fields<'_>) -> Result<Option<Rule>, ApiError> {
     match format.string("type")? {
         None | Some("text") => Ok(None),
         // llama.cpp reads a schema beside this type too.
-        Some("json_object") => match of_kind(&format, "schema", "json")? {
-            Some(rule) => Ok(Some(rule)),
-            None => {
-                Ok(Some(Rule { source: Source::JsonObject, param: "response_format".to_owned() }))
-            }
-        },
+        Some("json_object") => {
+            let any = |source: &Source| {
+                let Source::JsonSchema(schema) = source else { return false };
+                *schema == Value::Bool(true) || schema.as_object().is_some_and(|of| of.is_empty())
+            };
+            let rule = of_kind(&format, "schema", "json")?.filter(|rule| !any(&rule.source));
+            let object =
+                || Rule { source: Source::JsonObject, param: "response_format".to_owned() };
+            Ok(Some(rule.unwrap_or_else(object)))
+        }
         Some("json_schema") => {
             let param = "response_format.json_schema";
             let missing =
@@ -233,6 +238,11 @@ mod tests {
                 of_schema(),
                 "response_format.schema",
             ),
+            (
+                json!({"response_format": {"type": "json_object", "schema": {}}}),
+                Source::JsonObject,
+                "response_format",
+            ),
             (json!({"json_schema": schema.clone()}), of_schema(), "json_schema"),
             (json!({"grammar": "start: \"a\""}), lark(), "grammar"),
             (json!({"guided_json": schema.clone()}), of_schema(), "guided_json"),
@@ -298,6 +308,7 @@ mod tests {
                 json!({"response_format": {"type": "json_object", "schema": 7}}),
                 "response_format.schema",
             ),
+            (json!({"guided_choice": ""}), "guided_choice"),
             (json!({"guided_json": {}, "grammar": "root ::= \"a\""}), "grammar"),
             (
                 json!({"response_format": {"type": "json_object"}, "guided_choice": ["a"]}),

@@ -81,8 +81,9 @@ impl KeyUsage {
     /// refuses stays charged to the rate of requests, because it has been tokenized.
     ///
     /// # Errors
-    /// [`OverLimit::Live`] or, if the rate of requests refuses the request, the rate that makes a request of one token
-    /// wait longer: [`OverLimit::Requests`] or [`OverLimit::Tokens`]. The request is then neither counted nor charged.
+    /// [`OverLimit::Live`]. If the rate of requests refuses the request: [`OverLimit::Requests`], or
+    /// [`OverLimit::Tokens`] if the rate of tokens would make even one token wait longer. The request is then neither
+    /// counted nor charged.
     pub fn enter(
         &mut self,
         limits: &KeyLimits,
@@ -122,8 +123,11 @@ impl KeyUsage {
     ) -> Result<Charge, OverLimit> {
         let Some(rate) = limits.tokens else { return Ok(Charge { tokens }) };
         let tokens = tokens.min(rate.burst());
-        self.tokens.charge_if_conforming(rate, tokens, now).map_err(|wait_us| {
-            OverLimit::Tokens { per_min: rate.per_min, retry_after_ms: wait_us.div_ceil(1_000) }
+        self.tokens.charge_if_conforming(rate, tokens, now).map_err(|tokens_us| {
+            // When the client comes back, the rate of requests must allow one more request too.
+            let requests_us = limits.requests.map_or(0, |rate| self.requests.wait_us(rate, 1, now));
+            let retry_after_ms = tokens_us.max(requests_us).div_ceil(1_000);
+            OverLimit::Tokens { per_min: rate.per_min, retry_after_ms }
         })?;
         Ok(Charge { tokens })
     }
@@ -216,7 +220,7 @@ mod tests {
         // The next request may come after 10 s.
         let over = OverLimit::Requests { per_min: 6, retry_after_ms: 10_000 };
         assert_eq!(usage.enter(&limits, 1, now), Err(over));
-        let tokens = OverLimit::Tokens { per_min: 600, retry_after_ms: 1_000 };
+        let tokens = OverLimit::Tokens { per_min: 600, retry_after_ms: 10_000 };
         assert_eq!(usage.charge(&limits, 100, now), Err(tokens));
         assert_eq!(usage, before);
     }

@@ -17,7 +17,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) len: u32,
     /// Whether the sequence is in phase waiting: it is new or was preempted, and needs a block table.
     pub(crate) waits: bool,
-    /// Whether exactly one token is left to compute: the sequence is a stream, or a prompt but for its last token.
+    /// Whether exactly one token is left to compute: the sequence is a stream, or a prompt whose last token is left.
     pub(crate) one_token_left: bool,
 }
 

@@ -44,21 +44,21 @@ fn texts() -> [Endpoint; 4] {
             .named("tokenize", "Turns a text or a conversation into tokens.")
             .takes::<openai::TokenizeRequest>()
             .answers::<openai::Tokens>(200, "The tokens.")
-            .fails([404, 429, 500, 503]),
+            .fails([403, 404, 429, 500, 503]),
         Endpoint::post("/detokenize", openai::detokenize)
             .named("detokenize", "Turns tokens into a text.")
             .takes::<openai::DetokenizeRequest>()
             .answers::<openai::Text>(200, "The text.")
-            .fails([404, 429, 500, 503]),
+            .fails([403, 404, 429, 500, 503]),
         Endpoint::get("/v1/models", pages::models)
             .named("list_models", "Lists the served model under each of its names.")
             .answers::<pages::ModelList>(200, "The names.")
-            .fails([503]),
+            .fails([403, 503]),
         Endpoint::get("/v1/models/{id:.+}", pages::model)
             .named("retrieve_model", "Describes the served model under one of its names.")
             .with([path("id", "Name of the model, which may contain slashes.")])
             .answers::<pages::ModelCard>(200, "The model.")
-            .fails([404, 503]),
+            .fails([403, 404, 503]),
     ]
 }
 
@@ -69,16 +69,16 @@ fn own() -> [Endpoint; 3] {
             .named("list_own_requests", "Lists the live requests of the caller's tenant.")
             .with(Listing::parameters())
             .answers::<requests::RequestList<'_>>(200, "The requests.")
-            .fails([400, 503]),
+            .fails([400, 403, 503]),
         Endpoint::post("/v1/requests/{id}/cancel", requests::cancel_own)
             .named("cancel_own_request", "Cancels a request of the caller's tenant.")
             .with([path("id", requests::ID)])
             .answers::<requests::RequestChanges>(200, "The request before the change.")
-            .fails([404, 409, 503]),
+            .fails([403, 404, 409, 503]),
         Endpoint::get("/debug/steps", pages::steps)
             .named("latest_steps", "Shows contents and times of the latest steps.")
             .with(pages::StepsQuery::parameters())
             .answers::<pages::LatestSteps<'_>>(200, "The steps.")
-            .fails([400, 503]),
+            .fails([400, 403, 503]),
     ]
 }

@@ -43,11 +43,12 @@ pub(crate) fn rule(
         reasoning_open: dialects.reasoning_open,
         special: &special,
     };
+    let demands = offer.is_open() && offer.demand != Demand::Auto;
+    let stated = stated.filter(|_| !demands);
     if offer.is_open() && dialects.tools.is_none() {
         return without_dialect(stated, offer);
     }
-    let demands = offer.is_open() && offer.demand != Demand::Auto;
-    let Some(stated) = stated.filter(|_| !demands) else { return of_calls(offer, &output) };
+    let Some(stated) = stated else { return of_calls(offer, &output) };
     if !offer.is_open() && dialects.reasoning.is_none() {
         return Ok(Some(stated));
     }

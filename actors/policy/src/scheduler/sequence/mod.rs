@@ -191,7 +191,7 @@ impl Sequence {
     }
 
     /// Whether exactly one token is left to compute after the steps in flight: the sequence is a stream, or a prompt
-    /// but for its last token.
+    /// whose last token is left.
     pub(crate) fn one_token_left(&self) -> bool {
         self.planned_computed() + 1 == self.planned_len()
     }
