@@ -329,7 +329,7 @@ impl Serving {
     }
 
     /// Tokenizes a text: calls `work`, which makes the text from the request's field `param` and returns its tokens.
-    /// The text has about `bytes` bytes, and hardly more than `bytes_max`. A text of at most [`INLINE_TEXT_BYTES`] is
+    /// The text has about `bytes` bytes; `bytes_max` is a high estimate. A text of at most [`INLINE_TEXT_BYTES`] is
     /// tokenized on this thread, a longer text on another thread.
     async fn encode(
         &self,

@@ -224,8 +224,8 @@ impl State {
         Vec::new()
     }
 
-    /// Moves a preempted sequence back to phase waiting. It keeps only the blocks of its first `retained_tokens`
-    /// tokens. Returns the index of the sequence's tier.
+    /// Moves a preempted sequence back to phase waiting. The sequence keeps only the blocks of its first
+    /// `retained_tokens` tokens. Returns the index of the sequence's tier.
     pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained_tokens: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();

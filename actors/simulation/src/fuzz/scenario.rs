@@ -93,8 +93,8 @@ pub enum Act {
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
-    /// Changes settings: those of another policy, the number of sequences in a step, latency targets, reservations and
-    /// the limits of waiting.
+    /// Changes settings: the settings of another policy, the number of sequences in a step, latency targets,
+    /// reservations and the limits of waiting.
     Adjust {
         /// Policy whose settings the engine follows from then on.
         policy: Policy,

@@ -1,5 +1,5 @@
-//! Recordings of a server's live traffic: a file of JSON lines. The first line is the header, which says what the
-//! server was; each further line is a sequence. A recording holds no text and no tokens.
+//! Recordings of a server's live traffic: a file of JSON lines. The first line is the header, which describes
+//! the server; each further line is a sequence. A recording holds no text and no tokens.
 //!
 //! | file | one job |
 //! |---|---|

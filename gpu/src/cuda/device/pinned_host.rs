@@ -37,7 +37,7 @@ impl PinnedHost {
     }
 
     /// Returns the addresses and lengths of the parts of pinned memory in which the `bytes` bytes of the pool from
-    /// number `start` on lie: one, or several if the range is in several pieces.
+    /// number `start` on lie: one part, or several if the bytes are in several pieces of memory.
     ///
     /// # Errors
     /// [`CudaError::Copy`] if some of these bytes are not pinned.

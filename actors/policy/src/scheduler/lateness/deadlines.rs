@@ -197,9 +197,9 @@ impl InTime {
     }
 }
 
-/// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us.
-/// `prompts` come in ascending order of `until_deadline_us`. They get the share `share` of the device's time, after
-/// `before_us` of work of higher tiers.
+/// Returns the prompts that are late, in ascending order of their ids, and the total work of the prompts
+/// in time, us. `prompts` are sorted by `until_deadline_us`, ascending. After `before_us` of work of higher tiers, the
+/// prompts get the share `share` of the device's time.
 fn split_late(
     prompts: impl Iterator<Item = Prompt>,
     before_us: f64,

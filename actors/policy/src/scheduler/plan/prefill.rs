@@ -15,14 +15,14 @@ use tiercel_device::Tier;
 /// Most prompt tokens that a step computes, with chunked prefill, if its streams leave no time for prompts. A step
 /// computes at least one prompt token, so that prefill never stops.
 const UNAFFORDED_MAX_TOKENS: u32 = 16;
-/// Time for the tokens that [`UNAFFORDED_MAX_TOKENS`] bounds, as a share of the bare step. Where prompts are costly, as
-/// on a CPU, streams behind their TPOT targets would otherwise never catch up.
+/// Longest time of prompts in a step whose streams leave no time for prompts, as a share of the bare step. Without this
+/// bound, streams behind their TPOT targets would never catch up on a device with costly prompts, such as a CPU.
 const UNAFFORDED_SHARE: f64 = 0.15;
 
 /// A long chunk waits for the next step if this step finishes another prompt of the same tier, and the next step has
 /// time for the whole prompt. A chunk is long if the bare step takes at most this share of the chunk's time. The
-/// finished prompt gets its first token sooner by the time of the chunk, and the waiting prompt gets its own no later
-/// if the next step has as much time and room.
+/// finished prompt gets its first token sooner by the time of the chunk, and the first token of the waiting prompt
+/// comes no later if the next step has as much time and room.
 const LONG_CHUNK_SHARE: f64 = 0.25;
 
 /// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long

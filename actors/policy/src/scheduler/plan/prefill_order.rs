@@ -39,8 +39,8 @@ pub(super) fn order_in_force(
     }
 }
 
-/// Whether no prompt was denied blocks and each would meet its TTFT target in the order of rank, even if the work of
-/// the prompt and of the prompts before it took [`RANK_MARGIN`] times as long as predicted.
+/// Whether no prompt was denied blocks and, in the order of rank, each prompt would meet its TTFT target even if all
+/// work up to the end of the prompt took [`RANK_MARGIN`] times as long as predicted.
 fn rank_is_in_time(
     candidates: &[Candidate<'_>],
     cost: &CostModel,
