@@ -12,6 +12,8 @@ LOAD       runs a workload of benches/workloads --runs times, each time against 
            Each run writes the report DIR/LOAD-P-N.json, and the latency targets that the run's server derived from its
            speed to DIR/LOAD-P-N-targets.json.
 compare    simulates each run of each load with the profile and with the targets of the run's server, and prints a table.
+           If a profile of the run's own steps lies beside its report (from `benches/overload.py --keep DIR`), the run is
+           simulated with that profile.
 
 Derived targets differ from server to server, because the speed that a shared machine measures at a server's start
 differs by a fifth and more. Nothing else should run on the machine during these steps. The script needs nothing beyond
@@ -68,6 +70,11 @@ def reports_of(folder, load, policy):
 def targets_of(report):
     """Returns the path of the file with the targets of the server of a run."""
     return report.with_name(f"{report.stem}-targets.json")
+
+
+def profile_of(report):
+    """Returns the path of the file with the profile of the run's own steps."""
+    return report.with_name(f"{report.stem}-profile.toml")
 
 
 def keep_targets(report, log):
@@ -130,13 +137,16 @@ def workload(folder, load, seconds, suffix="", targets=None):
 
 def simulated(arguments, load, report):
     """Simulates a run on the calibrated device with the targets of the run's server and returns the outcome. The
-    workload's seed makes the same requests."""
+    workload's seed makes the same requests. The profile of the run's own steps, if there is one, replaces the
+    calibration's."""
     if not targets_of(report).exists():
         sys.exit(f"{report} has no targets beside it ({targets_of(report).name}): remove it")
     targets = json.loads(targets_of(report).read_text())
     out = report.with_name(f"{report.stem}-simulated.json")
     path = workload(arguments.out, load, arguments.seconds, "-simulated", targets)
-    words = ["simulate", "--workload", path, "--profile", arguments.out / f"{arguments.policy}.toml"]
+    own = profile_of(report)
+    profile = own if own.exists() else arguments.out / f"{arguments.policy}.toml"
+    words = ["simulate", "--workload", path, "--profile", profile]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())["policies"][0]["runs"][0]

@@ -12,8 +12,9 @@ in /proc/stat). Takes about an hour without repeats; nothing else should run on 
 
 If loads are named, only premium alone and these are measured, and the table rows of the other loads stay; they should
 be of the same machine. `--seconds` shortens every run, to try the script: the table is then no result. `--keep` stores
-each report, and the latency targets that its server derived, in DIR, where
-`benches/calibration.py --out DIR --runs 0 LOAD... compare` finds them. Needs nothing beyond Python 3."""
+three files of each run in DIR: the report, the latency targets that the server derived, and the profile that
+`tiercel bench --calibrate` fits to the steps of the run. `benches/calibration.py --out DIR --runs 0 LOAD... compare`
+compares these runs with their simulations. Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -26,7 +27,7 @@ import tempfile
 import time
 import urllib.request
 
-from calibration import keep_targets, reports_of
+from calibration import keep_targets, profile_of, reports_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
@@ -116,6 +117,8 @@ def run(workload, policy, arguments):
         try:
             wait_until_ready(server)
             words = ["bench", "--url", URL, "--workload", folder / "w.toml", "--json", folder / "out.json"]
+            if arguments.keep:
+                words += ["--calibrate", folder / "profile.toml"]
             duration_s = int(re.search(r"duration_s = (\d+)", text)[1])
             most_s = STOLEN_MAX * os.cpu_count() * duration_s
             wait_until_done(subprocess.Popen([TIERCEL, *words], stdout=subprocess.DEVNULL), most_s)
@@ -124,16 +127,17 @@ def run(workload, policy, arguments):
             server.wait()
         report = (folder / "out.json").read_text()
         if arguments.keep:
-            keep(arguments.keep, workload, policy, (report, (folder / "log").read_text()))
+            keep(arguments.keep, workload, policy, (report, (folder / "log").read_text(), (folder / "profile.toml").read_text()))
         return json.loads(report)
 
 
 def keep(folder, workload, policy, outcome):
-    """Stores the report of a run, and the targets in the log of its server, in `folder`."""
-    report, log = outcome
+    """Stores the report of a run, the targets in the log of its server, and the profile of its steps in `folder`."""
+    report, log, profile = outcome
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{workload}-{policy}-{len(reports_of(folder, workload, policy)) + 1}.json"
     path.write_text(report)
+    profile_of(path).write_text(profile)
     try:
         keep_targets(path, log)
     except SystemExit as problem:
