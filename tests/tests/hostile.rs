@@ -268,6 +268,46 @@ fn bodies_of_the_wrong_kind_or_size_are_refused() {
     server.finish();
 }
 
+#[test]
+fn bodies_that_arrive_take_a_limited_memory() {
+    // The bodies that arrive may take 4 MiB together, beside the first 32 KiB of each, so 128 of these bodies.
+    let server = TestServer::mock(|settings| {
+        settings.http.max_body_kib = 64;
+        settings.http.request_timeout_ms = 120_000;
+    });
+    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n");
+    let begin = || {
+        let mut connection = server.connect();
+        connection.send(format!("{head}content-length: 65000\r\n\r\n").as_bytes());
+        connection.send(&[b' '; 64 * 1024 - 768]);
+        connection
+    };
+    let json = [("content-type", "application/json")];
+    let large = [b" ".repeat(64_000), format!("{{{HI}}}").into_bytes()].concat();
+    let ask = || server.connect().request("POST", CHAT, &json, &large);
+    let mut arriving = Vec::new();
+    let refused = loop {
+        let response = ask();
+        if response.status != 200 {
+            break response;
+        }
+        assert!(arriving.len() < 1_000, "the memory is never full");
+        arriving.extend((0..8).map(|_| begin()));
+    };
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert_eq!(refused.error()["code"], "bodies_full");
+    assert!(refused.text().contains("http.max_body_kib"), "{}", refused.text());
+    assert_eq!(refused.header("retry-after-ms"), Some("1000"));
+    // A small body needs no memory, and a body that is complete gives its memory back.
+    let small = server.connect().request("POST", CHAT, &json, format!("{{{HI}}}").as_bytes());
+    assert_eq!(small.status, 200, "{}", small.text());
+    let mut complete: Connection = arriving.remove(0);
+    complete.send(&[b' '; 65_000 - (64 * 1024 - 768)]);
+    assert_eq!(complete.response().map(|response| response.status), Some(400));
+    assert_eq!(ask().status, 200);
+    server.finish();
+}
+
 /// Checks that the server answers raw bytes with a 4xx status and an error body, or closes the connection.
 fn refused_or_closed(name: &str, connection: &mut Connection) {
     let Some(response) = connection.response() else { return };

@@ -5,7 +5,7 @@ use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, TextOf, Tokenizing};
 use crate::control::{Audit, LatestDocument, LatestRows, Recorded, Traces};
-use crate::http::{AccessLog, ApiError, Caller, Keys, Meters};
+use crate::http::{AccessLog, ApiError, BodyMemory, Caller, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::replies::Recorder;
@@ -45,6 +45,7 @@ pub(crate) struct App {
     pub(crate) own_rows: LatestRows,
     pub(crate) document: LatestDocument,
     pub(crate) meters: Arc<Meters>,
+    pub(crate) bodies: Arc<BodyMemory>,
     /// What the server was when its recording began.
     pub(crate) recorded: Recorded,
     pub(crate) traces: Traces,
@@ -113,6 +114,7 @@ impl App {
         metrics: Exporter,
     ) -> App {
         let meters = Arc::new(Meters::new(clock.clone(), places));
+        let bodies = Arc::new(BodyMemory::new(http.max_body_kib as usize * 1024));
         stage::set(Stage::Loading);
         App {
             keys,
@@ -126,6 +128,7 @@ impl App {
             own_rows: LatestRows::default(),
             document: LatestDocument::default(),
             meters,
+            bodies,
             recorded: Recorded::default(),
             traces: Traces::default(),
             recorder: recorder.map(Arc::new),
@@ -265,8 +268,8 @@ impl Serving {
         let info = self.engine.info();
         let reservations = Reservations::new(&settings.reservation, info.device_blocks);
         for tier in Tier::ALL {
-            let kept = reservations.reserved_for_others(tier);
-            let pool = info.device_blocks.saturating_sub(kept).saturating_mul(info.block_size);
+            let reserved = reservations.reserved_for_others(tier);
+            let pool = info.device_blocks.saturating_sub(reserved).saturating_mul(info.block_size);
             let tokens = pool.min(self.context_tokens);
             self.request_tokens[tier.index()].store(tokens, Ordering::Relaxed);
         }

@@ -11,8 +11,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 /// Name of the security scheme: an API key as a bearer token.
 pub(super) const KEY: &str = "key";
-/// Statuses of a request whose JSON body is wrong, late, too large or of another type.
-const BODY_FAILURES: [u16; 4] = [400, 408, 413, 415];
+/// Statuses of a request whose JSON body is wrong, late, too large or of another type, or finds no memory.
+const BODY_FAILURES: [u16; 6] = [400, 408, 413, 415, 429, 503];
 
 /// Schemas by their names.
 pub(super) type Schemas = Vec<(String, RefOr<Schema>)>;

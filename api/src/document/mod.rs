@@ -39,7 +39,10 @@ const FAILURES: [(u16, &str); 13] = [
         "The server, a queue or a limit of the API key is full. `Retry-After` says when to try again.",
     ),
     (500, "The model, the device or the tokenizer failed on this request."),
-    (503, "The server loads its model, drains, or has preempted the request for good."),
+    (
+        503,
+        "The server loads its model, drains, has no memory for the body, or has preempted the request for good.",
+    ),
     (504, "The first token would come, or came, later than the request's own `max_wait_ms`."),
 ];
 

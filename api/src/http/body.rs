@@ -1,8 +1,9 @@
 //! Reads the JSON body of an HTTP request, and limits its content type, size, time of arrival, encoding (UTF-8) and
-//! nesting depth.
+//! nesting depth, and the memory that all bodies take together.
 
 use crate::boot::App;
-use crate::http::{ApiError, Caller, Exchange};
+use crate::http::body_memory::BodyShare;
+use crate::http::{ApiError, Caller, Exchange, Record, Surface};
 use actix_web::dev::Payload;
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{BytesMut, Data};
@@ -12,7 +13,8 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
 
 /// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A
-/// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 403, 408, 413 or 415.
+/// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 403, 408, 413 or 415; one whose body
+/// finds no memory with 429 or 503.
 pub(crate) struct JsonRequest {
     pub(crate) caller: Caller,
     pub(crate) body: Value,
@@ -27,17 +29,29 @@ impl FromRequest for JsonRequest {
         async move {
             let app = request.app_data::<Data<App>>().expect("every worker's state holds the App");
             let caller = app.keys.caller(&request)?;
-            Ok(JsonRequest { caller, body: json(app, &request, payload).await? })
+            if app.keys.required() {
+                Record::of(&request).caller(&caller);
+            }
+            // Do not limit the bodies of the control API: its connections are few, and an operator must be able to
+            // change what fills the memory.
+            let limited = request.app_data::<Surface>() == Some(&Surface::Public);
+            let share = limited.then(|| app.bodies.begin(&caller, app.keys.tenants() > 1));
+            Ok(JsonRequest { caller, body: json(app, &request, (payload, share)).await? })
         }
         .boxed_local()
     }
 }
 
-/// Reads the body of an HTTP request as JSON. serde_json refuses more than 127 levels of nesting.
+/// Reads the body of an HTTP request as JSON. Until the body is parsed, its bytes take the memory of `share`, if there
+/// is one. serde_json refuses more than 127 levels of nesting.
 ///
 /// # Errors
-/// [`ApiError`] with 400, 408, 413 or 415.
-async fn json(app: &App, request: &HttpRequest, payload: Payload) -> Result<Value, ApiError> {
+/// [`ApiError`] with 400, 408, 413, 415, 429 or 503.
+async fn json(
+    app: &App,
+    request: &HttpRequest,
+    (payload, mut share): (Payload, Option<BodyShare>),
+) -> Result<Value, ApiError> {
     check_headers(request)?;
     let limit = app.http.max_body_kib as usize * 1024;
     let declared = request
@@ -50,7 +64,7 @@ async fn json(app: &App, request: &HttpRequest, payload: Payload) -> Result<Valu
     let timeout_ms = app.http.request_timeout_ms;
     let body = app
         .clock
-        .timeout_us(timeout_ms * 1_000, collect(payload, limit))
+        .timeout_us(timeout_ms * 1_000, collect(payload, limit, share.as_mut()))
         .await
         .unwrap_or_else(|| Err(too_slow(timeout_ms)))?;
     Exchange::body_read(request);
@@ -82,7 +96,11 @@ fn check_headers(request: &HttpRequest) -> Result<(), ApiError> {
     }
 }
 
-async fn collect(mut payload: Payload, limit: usize) -> Result<BytesMut, ApiError> {
+async fn collect(
+    mut payload: Payload,
+    limit: usize,
+    mut share: Option<&mut BodyShare>,
+) -> Result<BytesMut, ApiError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.map_err(|error| {
@@ -90,6 +108,9 @@ async fn collect(mut payload: Payload, limit: usize) -> Result<BytesMut, ApiErro
         })?;
         if body.len() + chunk.len() > limit {
             return Err(too_large(limit));
+        }
+        if let Some(share) = &mut share {
+            share.take(chunk.len())?;
         }
         body.extend_from_slice(&chunk);
     }

@@ -3,6 +3,7 @@
 
 mod access;
 mod body;
+mod body_memory;
 mod caller;
 mod connections;
 mod cors;
@@ -26,6 +27,7 @@ mod unserved;
 
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
+pub(crate) use body_memory::BodyMemory;
 pub(crate) use caller::{Caller, Rights, tier_of};
 pub(crate) use connections::describe_metrics as describe_connections;
 pub(crate) use error::{ApiError, ErrorBody};

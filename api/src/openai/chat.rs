@@ -26,9 +26,6 @@ pub(crate) async fn chat(
     let mut chat = ChatRequest::read(&body, (&serving.facts, &caller.rights))?;
     let record = Record::of(&request);
     record.tier(chat.common.tier);
-    if app.keys.required() {
-        record.caller(&caller);
-    }
     chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
     chat.common.max_wait_ms = patience::or_of_headers(chat.common.max_wait_ms, request.headers())?;
     drop(body);

@@ -28,9 +28,6 @@ pub(crate) async fn completions(
     let mut text = TextRequest::read(&body, (&serving.facts, &caller.rights))?;
     let record = Record::of(&request);
     record.tier(text.common.tier);
-    if app.keys.required() {
-        record.caller(&caller);
-    }
     text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
     text.common.max_wait_ms = patience::or_of_headers(text.common.max_wait_ms, request.headers())?;
     drop(body);
