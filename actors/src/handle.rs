@@ -173,7 +173,7 @@ impl EngineHandle {
     }
 
     /// Returns the number of permits (requests in the engine) that are reserved for tiers above `tier`.
-    fn kept(&self, tier: Tier) -> u32 {
+    fn reserved(&self, tier: Tier) -> u32 {
         match tier {
             Tier::System | Tier::Premium => 0,
             Tier::Standard => self.shared.max_requests / 8,
@@ -185,7 +185,7 @@ impl EngineHandle {
     /// otherwise the lowest tier could take them all.
     fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Full> {
         let permits = Arc::clone(&self.shared.permits);
-        if permits.available_permits() <= self.kept(tier) as usize {
+        if permits.available_permits() <= self.reserved(tier) as usize {
             return Err(Full);
         }
         permits.try_acquire_owned().map_err(|_| Full)
@@ -203,12 +203,12 @@ impl EngineHandle {
         // Turn no request away for a new one that admission would refuse anyway, or that could not take the permit.
         let considered = admission.send(Consider(request.clone())).await;
         let retry_after_ms = considered.map_err(|_| Refusal::EngineStopped)??;
-        let (tier, kept) = (request.tier, self.kept(request.tier));
+        let (tier, reserved) = (request.tier, self.reserved(request.tier));
         let full =
-            Refusal::ServerFull { limit: self.shared.max_requests, tier, kept, retry_after_ms };
+            Refusal::ServerFull { limit: self.shared.max_requests, tier, reserved, retry_after_ms };
         // No tier is below background.
         let none_below = tier == Tier::Background;
-        if none_below || self.shared.permits.available_permits() < kept as usize {
+        if none_below || self.shared.permits.available_permits() < reserved as usize {
             return Err(full);
         }
         match scheduler.send(Displace { tier, choices }).await {

@@ -224,19 +224,19 @@ impl SloTargets {
         SloTargets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
     }
 
-    /// Returns the targets of a request: those of its tier (`self`), replaced by those that the request asks for.
+    /// Returns the targets of a request: those of its tier (`self`), replaced by those that the request states.
     /// Unless the request `may_tighten` its targets, it can only loosen targets that its tier has, and gets no others.
     #[must_use]
-    pub fn asked(&self, asked: &SloTargets, may_tighten: bool) -> SloTargets {
-        let pick = |own: Option<f64>, asked: Option<f64>| match (own, asked) {
-            (_, Some(asked)) if may_tighten => Some(asked),
-            (Some(own), Some(asked)) => Some(own.max(asked)),
+    pub fn with_stated(&self, stated: &SloTargets, may_tighten: bool) -> SloTargets {
+        let pick = |own: Option<f64>, stated: Option<f64>| match (own, stated) {
+            (_, Some(stated)) if may_tighten => Some(stated),
+            (Some(own), Some(stated)) => Some(own.max(stated)),
             (own, _) => own,
         };
         SloTargets {
-            ttft_ms: pick(self.ttft_ms, asked.ttft_ms),
-            tpot_ms: pick(self.tpot_ms, asked.tpot_ms),
-            e2e_ms: pick(self.e2e_ms, asked.e2e_ms),
+            ttft_ms: pick(self.ttft_ms, stated.ttft_ms),
+            tpot_ms: pick(self.tpot_ms, stated.tpot_ms),
+            e2e_ms: pick(self.e2e_ms, stated.e2e_ms),
             ..*self
         }
     }
@@ -263,8 +263,8 @@ mod tests {
         assert_eq!(shrinks.of_prompt(300).ttft_ms, Some(300.0));
         let some =
             |ms| SloTargets { ttft_ms: Some(ms), tpot_ms: Some(ms), ..SloTargets::default() };
-        let found = |asked: SloTargets, may| {
-            let targets = own.asked(&asked, may);
+        let found = |stated: SloTargets, may| {
+            let targets = own.with_stated(&stated, may);
             (targets.ttft_ms, targets.tpot_ms, targets.e2e_ms)
         };
         assert_eq!(found(some(500.0), false), (Some(500.0), None, Some(900.0)));

@@ -231,7 +231,7 @@ pub enum PreemptOutcome {
         /// Host blocks that are pinned for the preempted sequence, so that it can be resumed by copying.
         on_host: u32,
         /// Number of blocks at the front of its table that the victim retains on the device.
-        kept: u32,
+        retained: u32,
     },
     /// The preemption is prepared: the victim's blocks are frozen while they are copied to the host. A
     /// [`StoreEvent::PreemptCopied`] follows, which the scheduler answers with commit or abort.
@@ -239,7 +239,7 @@ pub enum PreemptOutcome {
         /// Number of blocks to copy to the host pool.
         blocks: u32,
         /// Number of blocks at the front of its table that the victim will retain on the device.
-        kept: u32,
+        retained: u32,
     },
 }
 

@@ -95,7 +95,8 @@ fn requests_are_counted_by_tier_and_by_how_they_ended_or_were_refused() {
         last_token_at: None,
     };
     let stalled = EndReport { outcome: Some(Err(RequestFault::Stalled)), ..report.clone() };
-    let full = Refusal::ServerFull { limit: 8, tier: Tier::Premium, kept: 0, retry_after_ms: 1 };
+    let full =
+        Refusal::ServerFull { limit: 8, tier: Tier::Premium, reserved: 0, retry_after_ms: 1 };
     metrics_of(|| {
         ended(&report);
         ended(&stalled);

@@ -82,7 +82,7 @@ async fn submitted(engine: &EngineHandle, tier: Tier, requests: usize) -> Vec<To
 /// Submits a request that the full server refuses; returns the number of permits that are reserved for higher tiers.
 async fn refused(engine: &EngineHandle, tier: Tier) -> u32 {
     match engine.submit(request(tier, 8)).await.map(|stream| stream.seq()) {
-        Err(Refusal::ServerFull { limit: 16, kept, .. }) => kept,
+        Err(Refusal::ServerFull { limit: 16, reserved, .. }) => reserved,
         other => panic!("{other:?}"),
     }
 }

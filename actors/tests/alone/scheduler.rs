@@ -355,7 +355,7 @@ fn a_preemption_is_committed_once_its_copies_have_ended_and_a_stale_event_is_ign
         alone.step().await;
         let request = alone.request().await;
         let victim = request.victims[0].ticket;
-        let copying = PreemptOutcome::Copying { blocks: 1, kept: 0 };
+        let copying = PreemptOutcome::Copying { blocks: 1, retained: 0 };
         let preempted = Preempted { ticket: victim, outcome: copying };
         let batch = alone.grant(&request, vec![preempted]).await.expect("the others run");
         assert!(batch.slices.iter().all(|slice| slice.seq != victim.seq));

@@ -41,8 +41,8 @@ pub enum Left {
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     tier: Tier,
-    /// Tier that the client asked for. An operator may have changed the tier since.
-    asked: Tier,
+    /// Tier of the request when it came. An operator may have changed the tier since.
+    first_tier: Tier,
     tenant: Salt,
     weight: Weight,
     /// Length of the prompt, tokens.
@@ -189,14 +189,14 @@ impl Gate {
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
         let Some(queued) = self.queued.remove(&seq) else { return };
-        let Queued { tier, asked, tenant, prompt, counted, due, .. } = queued;
+        let Queued { tier, first_tier, tenant, prompt, counted, due, .. } = queued;
         let judged = tier == Tier::Standard && how == Left::Started;
         if let Some(due) = due.filter(|_| judged) {
             self.margin.observe(now > due);
         }
         if let Left::TurnedAway { retry_after_ms } = how {
             // The client asks for its tier again, because it does not know that an operator changed the tier.
-            self.advised(asked, tenant, retry_after_ms, now);
+            self.advised(first_tier, tenant, retry_after_ms, now);
         }
         self.queues[tier.index()].leave(counted);
         self.tenants.leave(tier, tenant, prompt);
@@ -257,7 +257,8 @@ impl Gate {
         let idle_us = self.forecast.idle_us(prompt);
         let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
         let counted = request.counted_tokens();
-        self.queued.insert(seq, Queued { tier, asked: tier, tenant, weight, prompt, counted, due });
+        self.queued
+            .insert(seq, Queued { tier, first_tier: tier, tenant, weight, prompt, counted, due });
         Ok(seq)
     }
 
@@ -266,7 +267,7 @@ impl Gate {
     fn targets_of(&self, request: &Applicant) -> SloTargets {
         let of_tier = self.targets.of(request.tier);
         let may_tighten = request.may_tighten.unwrap_or(self.targets.requests_may_tighten);
-        of_tier.of_prompt(request.prompt).asked(&request.targets, may_tighten)
+        of_tier.of_prompt(request.prompt).with_stated(&request.targets, may_tighten)
     }
 
     /// Returns the tier as which the request's prompt waits: background for a best-effort request (without TTFT and
@@ -388,8 +389,8 @@ impl Gate {
             return Err(Refusal::ShuttingDown);
         }
         let prompt = request.prompt;
-        let kept = self.reservations.reserved_for_others(request.tier);
-        fits(prompt, request.max_tokens, &self.info, kept).map_err(Refusal::NeverFits)?;
+        let reserved = self.reservations.reserved_for_others(request.tier);
+        fits(prompt, request.max_tokens, &self.info, reserved).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
         self.within_patience(request)?;
         self.in_time(request, now)?;

@@ -31,12 +31,12 @@ use tiercel_config::AdmissionSettings;
 use tiercel_device::DeviceInfo;
 
 /// Checks that a request can run on a device when it is alone: the prompt must leave room for an output token in the
-/// context, and prompt and output (up to the context length) must fit into the device pool less `kept` KV blocks that
-/// are reserved for other tiers.
+/// context, and prompt and output (up to the context length) must fit into the device pool less the blocks that are
+/// `reserved` for other tiers.
 ///
 /// # Errors
 /// Returns a text that says which limit the request exceeds and what would fit.
-pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Result<(), String> {
+pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, reserved: u32) -> Result<(), String> {
     if prompt >= info.max_model_len {
         return Err(format!(
             "the prompt has {prompt} tokens but the context holds {} including the output; \
@@ -45,7 +45,7 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
         ));
     }
     let longest = prompt.saturating_add(max_tokens).min(info.max_model_len);
-    let blocks = info.device_blocks.saturating_sub(kept);
+    let blocks = info.device_blocks.saturating_sub(reserved);
     let pool = blocks.saturating_mul(info.block_size);
     if longest.div_ceil(info.block_size) > blocks {
         let advice = match pool.saturating_sub(prompt) {

@@ -73,7 +73,7 @@ pub enum Refusal {
     /// The server has no permit for this request: it holds as many requests as it may (`admission.max_requests`), or
     /// the permits left are reserved for higher tiers. The client may try again later.
     #[error(
-        "the server holds as many requests as admission.max_requests allows ({limit}, {kept} of them reserved for \
+        "the server holds as many requests as admission.max_requests allows ({limit}, {reserved} of them reserved for \
          tiers above {tier}); retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
@@ -83,7 +83,7 @@ pub enum Refusal {
         /// Tier of the request.
         tier: Tier,
         /// Permits (places for requests in the engine) that are reserved for higher tiers than the request's.
-        kept: u32,
+        reserved: u32,
         /// Time after which the client shall come back, ms: about the time in which the queue of the tier drains.
         retry_after_ms: u64,
     },
@@ -125,7 +125,7 @@ mod tests {
             Refusal::QueueFull { tier: TIER, limit, retry_after_ms },
             Refusal::Late { tier: TIER, expected_ms, limit_ms, retry_after_ms },
             Refusal::OverShare { tier: TIER, had_percent: 80, due_percent: 23, retry_after_ms },
-            Refusal::ServerFull { limit: 8, tier: TIER, kept: 1, retry_after_ms },
+            Refusal::ServerFull { limit: 8, tier: TIER, reserved: 1, retry_after_ms },
         ];
         for refusal in refusals {
             assert_eq!(refusal.retry_after_ms(), Some(4_200), "{refusal}");
@@ -169,7 +169,7 @@ mod tests {
                  (shares.standard_percent); retry in 5 s",
             ),
             (
-                Refusal::ServerFull { limit: 8, tier: TIER, kept: 1, retry_after_ms },
+                Refusal::ServerFull { limit: 8, tier: TIER, reserved: 1, retry_after_ms },
                 "the server holds as many requests as admission.max_requests allows (8, 1 of them reserved for \
                  tiers above standard); retry in 5 s",
             ),

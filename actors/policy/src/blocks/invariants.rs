@@ -92,9 +92,9 @@ impl BlockStore {
                 hold!(idle, "{seq} runs with pins or copies");
                 hold!(names <= full, "{seq} has names for blocks that are not full");
             }
-            Phase::Preempting { kept, .. } => {
+            Phase::Preempting { retained, .. } => {
                 hold!(names <= full, "{seq} has names for blocks that are not full");
-                hold!(kept as usize <= names, "{seq} keeps blocks that are not full");
+                hold!(retained as usize <= names, "{seq} keeps blocks that are not full");
             }
         }
         if sequence.phase.computes() {

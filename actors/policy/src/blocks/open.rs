@@ -101,7 +101,7 @@ impl BlockStore {
     /// pool, and takes references to its blocks. With `own_only` only blocks count that were retained on the device or
     /// pinned on the host when this sequence was preempted.
     fn hold_prefix(&mut self, seq: SeqId, hashes: &[BlockHash], own_only: bool) -> Vec<Hit> {
-        let (kept, pins) = match self.sequences.get(seq) {
+        let (retained, pins) = match self.sequences.get(seq) {
             Some(parked) => (Arc::clone(&parked.table), parked.pins.clone()),
             None => (Arc::from([]), Vec::new()),
         };
@@ -110,7 +110,7 @@ impl BlockStore {
             // Blocks that the preempted sequence retained on the device are found by position, because another
             // sequence's equal block may have taken over the name.
             let hit =
-                kept.get(depth).map(|block| Hit::Device(block.0)).or_else(|| match own_only {
+                retained.get(depth).map(|block| Hit::Device(block.0)).or_else(|| match own_only {
                     true => self.pinned(&pins, depth, hash),
                     false => self.found(hash),
                 });

@@ -35,48 +35,48 @@ impl BlockStore {
     }
 
     /// Preempts a running sequence, or takes retained blocks from one that is preempted already. The caller has marked
-    /// the holds on the table's blocks beyond the first `kept` as leaving. A preemption of a running sequence that
+    /// the holds on the table's blocks beyond the first `retained` as leaving. A preemption of a running sequence that
     /// needs copies is only prepared; all others are committed at once. A sequence that is preempted already does not
     /// run, so each of its blocks may come free when its own copy has ended.
-    pub(super) fn carry_out(&mut self, victim: Victim, kept: u32) -> PreemptOutcome {
+    pub(super) fn carry_out(&mut self, victim: Victim, retained: u32) -> PreemptOutcome {
         let seq = victim.ticket.seq;
         let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
         let ran = sequence.phase == Phase::Running;
         let ticket = victim.ticket;
-        sequence.phase = Phase::Preempting { ticket, kept, tally: Tally::default() };
+        sequence.phase = Phase::Preempting { ticket, retained, tally: Tally::default() };
         if victim.swap {
-            self.save_to_host(seq, &mut sequence, kept);
+            self.save_to_host(seq, &mut sequence, retained);
         } else {
             // Without a swap the blocks are lost. Host copies of later blocks are useless until the lost blocks are
             // recomputed, so their pins and copies end.
             self.leave_transfers(seq, &mut sequence);
-            self.unpin(&mut sequence, kept);
+            self.unpin(&mut sequence, retained);
         }
         let blocks = sequence.waits.len() as u32;
         if blocks > 0 && ran {
             self.sequences.insert(seq, sequence);
-            return PreemptOutcome::Copying { blocks, kept };
+            return PreemptOutcome::Copying { blocks, retained };
         }
         let on_host = sequence.pins.len() as u32;
         let blocks = self.park(&mut sequence);
         self.keep_if_useful(seq, sequence);
-        PreemptOutcome::Freed { blocks, on_host, kept }
+        PreemptOutcome::Freed { blocks, on_host, retained }
     }
 
-    /// Pins host copies of the full blocks in a victim's block table, from position `kept` on. For blocks that have
+    /// Pins host copies of the full blocks in a victim's block table, from position `retained` on. For blocks that have
     /// none, queues copies to the host, as far as the host pool has room.
-    fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence, kept: u32) {
+    fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence, retained: u32) {
         let named = sequence.names.len().min(sequence.table.len());
         // Pin the existing host copies first. Otherwise making host room for the table's first blocks could evict
         // copies of its last ones.
-        let given = sequence.names.iter().take(named).skip(kept as usize);
+        let given = sequence.names.iter().take(named).skip(retained as usize);
         let there: Vec<Option<(u32, Option<u64>)>> =
             given.map(|hash| self.host_copy(hash)).collect();
         for (host, _) in there.iter().flatten() {
             self.host.hold(*host);
         }
         let mut pins = Vec::with_capacity(there.len() + sequence.pins.len());
-        for (depth, found) in (kept..).zip(&there) {
+        for (depth, found) in (retained..).zip(&there) {
             let name = Name::in_chain(&sequence.names, depth as usize);
             let (host, job) = match *found {
                 Some(found) => found,
@@ -95,7 +95,7 @@ impl BlockStore {
             self.host.undo_hold(*host);
         }
         if pins.len() < there.len() {
-            self.unpin(sequence, kept);
+            self.unpin(sequence, retained);
         }
         pins.append(&mut sequence.pins);
         sequence.pins = pins;

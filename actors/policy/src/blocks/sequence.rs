@@ -49,7 +49,7 @@ pub(super) enum Phase {
         ticket: Ticket,
         /// Number of blocks at the front of the table that the victim retains on the device if the preemption is
         /// committed.
-        kept: u32,
+        retained: u32,
         /// Counts of the copies of the preemption that ended: those that succeeded and those that failed.
         tally: Tally,
     },
@@ -73,7 +73,7 @@ impl Phase {
     /// if none is prepared.
     pub(super) fn stays(self) -> usize {
         match self {
-            Phase::Preempting { kept, .. } => kept as usize,
+            Phase::Preempting { retained, .. } => retained as usize,
             _ => usize::MAX,
         }
     }

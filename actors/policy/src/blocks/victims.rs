@@ -81,9 +81,9 @@ impl BlockStore {
         if supply < total {
             match self.choose_victims(need, total - supply, victims, preempted) {
                 Choice::Enough(chosen) => {
-                    preempted.extend(chosen.into_iter().map(|(victim, kept)| Preempted {
+                    preempted.extend(chosen.into_iter().map(|(victim, retained)| Preempted {
                         ticket: victim.ticket,
-                        outcome: self.carry_out(victim, kept),
+                        outcome: self.carry_out(victim, retained),
                     }));
                 }
                 Choice::TooFew => {
@@ -178,10 +178,10 @@ impl BlockStore {
         }
         let (mut spare, mut giving) = (gained - shortage, Vec::new());
         for (victim, table) in needed {
-            let kept = self.keep_front(victim.ticket.seq, &table, release, &mut spare);
-            let given = &table[kept as usize..];
+            let retained = self.keep_front(victim.ticket.seq, &table, release, &mut spare);
+            let given = &table[retained as usize..];
             if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
-                giving.push((victim, kept));
+                giving.push((victim, retained));
             } else {
                 // Spare this victim: every block that it would give up is shared with another victim that retains it,
                 // so none would come free.
@@ -213,7 +213,7 @@ impl BlockStore {
             }
         };
         let named = self.sequences.get(seq).map_or(0, |sequence| sequence.names.len());
-        let mut kept = 0;
+        let mut retained = 0;
         for block in table.iter().take(named) {
             // Retain blocks that running sequences share without counting them, because they would not come free
             // anyway.
@@ -225,9 +225,9 @@ impl BlockStore {
                 *spare = spare.saturating_sub(1);
             }
             self.device.stay(block.0);
-            kept += 1;
+            retained += 1;
         }
-        kept
+        retained
     }
 
     fn is_parked(&self, seq: SeqId) -> bool {

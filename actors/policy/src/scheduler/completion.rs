@@ -142,7 +142,8 @@ impl State {
             self.queue.drain[sequence.tier.index()].served(now);
         }
         let Some(sampled) = sampled.filter(|sampled| !sequence.stops_at(sampled.token)) else {
-            effects.extend(self.end_counted(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
+            effects
+                .extend(self.end_uncounted(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
             return;
         };
         if first {
@@ -197,7 +198,7 @@ impl State {
     /// Applies an event of the block store. If the copies of a prepared preemption ended, returns whether the store
     /// shall commit or abort it.
     pub(crate) fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
-        self.retry.noticed();
+        self.retry.allow_replan();
         match event {
             StoreEvent::PreemptCopied { ticket, on_host, .. } => self.copied_out(ticket, on_host),
             StoreEvent::Resumed { ticket, computed, .. } => {

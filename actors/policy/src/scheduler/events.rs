@@ -26,7 +26,7 @@ impl State {
         self.queue.place_new(&mut sequence, &self.basis);
         let (tier, arrival) = (sequence.tier, sequence.arrival);
         self.deadlines.enter(&mut sequence, (&self.queue, &self.basis), arrival);
-        self.retry.noticed();
+        self.retry.allow_replan();
         self.queue.arrivals.came(tier, arrival);
         self.queue.drain[tier.index()].entered(arrival);
         self.queue.table.insert(sequence);
@@ -117,7 +117,7 @@ impl State {
             (false, true) => drain.moved_in(),
             _ => {}
         }
-        self.retry.noticed();
+        self.retry.allow_replan();
         true
     }
 
@@ -153,7 +153,7 @@ impl State {
             self.queue.place_again(&mut sequence, &self.basis);
         }
         self.queue.table.insert(sequence);
-        self.retry.noticed();
+        self.retry.allow_replan();
         true
     }
 
@@ -168,12 +168,12 @@ impl State {
         if sequence.in_line() {
             self.queue.drain[sequence.tier.index()].gave_up();
         }
-        self.end_counted(seq, outcome)
+        self.end_uncounted(seq, outcome)
     }
 
-    /// Ends a sequence as [`Self::end`] does, but without a change of its tier's drain rate, which counts the sequence
-    /// as served already.
-    pub(crate) fn end_counted(
+    /// Ends a sequence as [`Self::end`] does, but leaves the drain rate of its tier as it is: the caller has already
+    /// counted the sequence there.
+    pub(crate) fn end_uncounted(
         &mut self,
         seq: SeqId,
         outcome: Option<Result<FinishReason, RequestFault>>,
@@ -203,7 +203,7 @@ impl State {
         if complete && matches!(sequence.phase, Phase::Running | Phase::Preempting) {
             self.outbox.progress.push(sequence.progress(self.basis.rules.limits.block_size));
         }
-        self.retry.noticed();
+        self.retry.allow_replan();
         self.outbox.ended(seq, sequence.on_device);
         Some(EndReport {
             seq,
@@ -225,7 +225,7 @@ impl State {
     ///   kept then.
     fn learn_from_premium(&mut self, sequence: &Sequence, in_target: Option<bool>) {
         let at = sequence.last_token_at.unwrap_or(sequence.arrival);
-        let of_tier = sequence.service.asked == SloTargets::default();
+        let of_tier = sequence.service.stated_targets == SloTargets::default();
         let counts = of_tier && !sequence.disturbed && !self.queue.traffic(at).one_tier;
         if let Some(in_target) = in_target.filter(|_| counts) {
             self.reserve.ended(in_target);

@@ -189,12 +189,12 @@ impl State {
         let Preempted { ticket, outcome } = preempted;
         let block_size = self.basis.rules.limits.block_size;
         let (on_host, retained_tokens) = match outcome {
-            PreemptOutcome::Freed { on_host, kept, .. } => (on_host, kept * block_size),
-            PreemptOutcome::Copying { kept, .. } => {
+            PreemptOutcome::Freed { on_host, retained, .. } => (on_host, retained * block_size),
+            PreemptOutcome::Copying { retained, .. } => {
                 // The preemption is only prepared: its blocks are being copied out. It is counted when it is committed.
                 self.set_phase(ticket, Phase::Preempting);
                 let retain =
-                    |sequence: &mut Sequence| sequence.kv.retained_tokens = kept * block_size;
+                    |sequence: &mut Sequence| sequence.kv.retained_tokens = retained * block_size;
                 self.queue.table.change(ticket.seq, retain);
                 return Vec::new();
             }

@@ -3,9 +3,9 @@
 use crate::accounting::{Ledger, UsageReport};
 use crate::admission::{Capacity, ShareReport};
 use crate::scheduler::basis::Basis;
-use crate::scheduler::budget::derived_targets::DerivedTargets;
 use crate::scheduler::budget::prefill_time::capacity;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
+use crate::scheduler::budget::target_source::TargetSource;
 use crate::scheduler::cost::{CostError, CostModel};
 use crate::scheduler::counters::{Census, Counters};
 use crate::scheduler::lateness::deadlines::Deadlines;
@@ -30,7 +30,7 @@ pub(crate) struct State {
     /// Rules, cost model and latency targets in effect.
     pub(crate) basis: Basis,
     /// Settings from which latency targets are derived, again if the device's speed changes.
-    pub(crate) derived: DerivedTargets,
+    pub(crate) target_source: TargetSource,
     /// All live sequences, in order of service.
     pub(crate) queue: Queue,
     /// Deadlines of first tokens, and requests that are late.
@@ -70,13 +70,13 @@ impl State {
         let depth = info.max_steps_in_flight.min(settings.scheduler.steps_in_flight);
         let rules = Rules::new(settings, info);
         let cost = CostModel::new(profile, info);
-        let derived = DerivedTargets::new(&settings.slo, info);
-        let targets = derived.targets(&cost, &rules.scheduling);
+        let target_source = TargetSource::new(&settings.slo, info);
+        let targets = target_source.targets(&cost, &rules.scheduling);
         let reservations = Reservations::new(&settings.reservation, info.device_blocks);
         State {
             queue: Queue::new(&rules),
             basis: Basis { rules, cost, targets },
-            derived,
+            target_source,
             deadlines: Deadlines::default(),
             reserve: SlackReserve::new(settings.slo.assurance()),
             memory: Memory::new(reservations),
@@ -109,7 +109,7 @@ impl State {
         let device_blocks = self.basis.rules.limits.device_blocks;
         self.memory.reservations = Reservations::new(&settings.reservation, device_blocks);
         self.reserve.set_assurance(settings.slo.assurance());
-        let followed = self.derived.follow(&settings.slo, &self.basis);
+        let followed = self.target_source.follow(&settings.slo, &self.basis);
         let retargeted = followed.map(|(targets, unreachable)| {
             let before = std::mem::replace(&mut self.basis.targets, targets);
             Retargeted { before, targets, by_operator: true, unreachable }
@@ -124,7 +124,7 @@ impl State {
         }
         self.queue.place_all(&self.basis);
         self.batch_closed = false;
-        self.retry.noticed();
+        self.retry.allow_replan();
     }
 
     /// Returns the latency targets in effect.
@@ -138,7 +138,7 @@ impl State {
         if !self.queue.table.is_empty() {
             return None;
         }
-        let (targets, unreachable) = self.derived.again(&self.basis)?;
+        let (targets, unreachable) = self.target_source.derive_again(&self.basis)?;
         let before = std::mem::replace(&mut self.basis.targets, targets);
         let retargeted = Retargeted { before, targets, by_operator: false, unreachable };
         (before != targets).then_some(retargeted)

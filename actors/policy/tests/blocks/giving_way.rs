@@ -16,7 +16,7 @@ fn victims_go_in_order_and_only_as_many_as_needed() {
     let grant = scene.ask(vec![grow(1, 20, 3)], victims);
     assert_eq!(preempted(&grant), [4, 3]);
     assert_eq!(covers(&grant), [Some(20)]);
-    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 };
+    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 0, retained: 0 };
     assert!(grant.preempted.iter().all(|taken| taken.outcome == freed));
     assert_eq!(grant.free_blocks, 1);
 }
@@ -50,7 +50,7 @@ fn a_victim_whose_blocks_are_all_shared_is_passed_over() {
     let grant = scene.ask(vec![grow(3, 12, 2)], victims);
     assert_eq!(preempted(&grant), [1], "its third block is its own");
     let freed = grant.preempted[0].outcome;
-    assert_eq!(freed, PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 });
+    assert_eq!(freed, PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 0 });
 }
 
 /// Creates a full pool of four blocks: sequences 1 and 2 share the same two blocks and hold no others; sequence 3 holds
@@ -98,7 +98,7 @@ fn no_second_victim_is_preempted_for_one_need() {
     let victims = vec![victim(3, true), victim(2, true)];
     let grant = scene.ask(vec![open(9, 8, &[], 2)], victims.clone());
     assert_eq!(preempted(&grant), [3]);
-    assert_eq!(grant.preempted[0].outcome, PreemptOutcome::Copying { blocks: 2, kept: 0 });
+    assert_eq!(grant.preempted[0].outcome, PreemptOutcome::Copying { blocks: 2, retained: 0 });
     assert_eq!(pending(&only(&grant)), 2);
     // Repeat the request while the victim is being copied, after its copies have ended, and after the commit: no
     // further victim is taken.
@@ -283,7 +283,7 @@ fn what_a_preempted_sequence_retains_is_spared_if_others_give_enough() {
         StepRequest { wants, victims, release, ..StepRequest::default() }
     };
     let grant = scene.request(request(12, vec![victim(2, false)]));
-    let freed = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 1 };
+    let freed = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 1 };
     assert_eq!((preempted(&grant), grant.preempted[0].outcome), (vec![2], freed));
     // Sequence 1 needs two blocks. Sequence 2 is first in the list and has one left, but sequence 3 gives two.
     let grant = scene.request(request(20, vec![victim(2, false), victim(3, false)]));

@@ -44,7 +44,7 @@ fn a_victim_gives_its_tail_and_resumes_with_the_rest() {
     scene.running(1, 1, 2);
     scene.running(2, 2, 6);
     let grant = scene.taken(12, &[(2, false)], ONE);
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 5 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 5 };
     assert_eq!(grant.preempted[0].outcome, outcome);
     assert_eq!((scene.holds(1), scene.holds(2)), (3, 5));
     scene.store.release(SeqId(1));
@@ -62,7 +62,7 @@ fn it_gives_multiples_of_the_unit_and_more_when_asked_again() {
     assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().device.free), (3, 5, 2));
     // Sequence 1 needs four blocks and two are free. For the other two, the victim gives a whole unit of three.
     let grant = scene.taken(28, &[(2, false)], unit);
-    let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, kept: 2 };
+    let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, retained: 2 };
     assert_eq!((grant.preempted[0].outcome, scene.holds(2)), (outcome, 2));
     // Sequence 1 needs four blocks, more than the free one and the two that the victim has left, so nothing is taken.
     let grant = scene.taken(44, &[(2, false)], unit);
@@ -77,7 +77,7 @@ fn only_what_it_gives_is_copied_out_and_comes_back() {
     scene.running(1, 1, 2);
     scene.running(2, 2, 6);
     let grant = scene.taken(16, &[(2, true)], ONE);
-    let outcome = PreemptOutcome::Copying { blocks: 2, kept: 4 };
+    let outcome = PreemptOutcome::Copying { blocks: 2, retained: 4 };
     assert_eq!(grant.preempted[0].outcome, outcome);
     scene.finish_copies(true);
     assert!(scene.store.commit_preempt(ticket(2, 1)));
@@ -86,7 +86,7 @@ fn only_what_it_gives_is_copied_out_and_comes_back() {
     // The preempted victim gives up one more retained block, which comes free when the copy of that block has ended; no
     // decision of the scheduler is needed, because the victim does not run.
     let grant = scene.taken(20, &[(2, true)], ONE);
-    let outcome = PreemptOutcome::Freed { blocks: 0, on_host: 3, kept: 3 };
+    let outcome = PreemptOutcome::Freed { blocks: 0, on_host: 3, retained: 3 };
     assert_eq!(grant.preempted[0].outcome, outcome);
     scene.finish_copies(true);
     scene.taken(20, &[], ONE);
@@ -121,7 +121,7 @@ fn without_room_on_the_host_what_lies_beyond_is_given_up_too() {
     // The host has blocks 4 and 5 of the victim but no room for block 3. Without block 3 they are useless, so their
     // pins must go.
     let grant = scene.taken(20, &[(2, true)], ONE);
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 3 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 3 };
     assert_eq!((grant.preempted[0].outcome, scene.store.snapshot().pinned), (outcome, 0));
 }
 
@@ -136,8 +136,8 @@ fn what_others_use_is_kept_and_not_copied() {
         scene.store.release(SeqId(3));
         scene.taken(12 + 16, &[(2, true)], release).preempted[0].outcome
     };
-    assert_eq!(sharing(Release::All), PreemptOutcome::Copying { blocks: 4, kept: 0 });
-    assert_eq!(sharing(Release::Unshared), PreemptOutcome::Copying { blocks: 2, kept: 2 });
+    assert_eq!(sharing(Release::All), PreemptOutcome::Copying { blocks: 4, retained: 0 });
+    assert_eq!(sharing(Release::Unshared), PreemptOutcome::Copying { blocks: 2, retained: 2 });
 }
 
 #[test]

@@ -122,8 +122,8 @@ fn commit(world: &mut World, seed: u64) {
         assert!(world.store.commit_preempt(ticket));
         assert!(!world.store.commit_preempt(ticket), "once is enough");
         let copied = world.seqs[&id].phase == Phase::Preempting { copied: true };
-        let kept = world.seqs[&id].kept;
-        world.park(id, kept);
+        let retained = world.seqs[&id].retained;
+        world.park(id, retained);
         world.count(if copied { "committed" } else { "committed early" });
     }
 }
@@ -169,7 +169,7 @@ fn judge(world: &World) {
     }
     for seq in world.seqs.values().filter(|seq| seq.phase == Phase::Waiting) {
         let held = now.tables.iter().find(|(id, _)| *id == seq.id).map_or(0, |(_, blocks)| *blocks);
-        assert_eq!(held, seq.kept, "blocks that {} kept", seq.id);
+        assert_eq!(held, seq.retained, "blocks that {} retained", seq.id);
     }
 }
 

@@ -72,7 +72,7 @@ impl World {
         let mut victims = Vec::new();
         for seq in self.seqs.values_mut().rev() {
             let holds =
-                seq.phase == Phase::Running || (seq.phase == Phase::Waiting && seq.kept > 0);
+                seq.phase == Phase::Running || (seq.phase == Phase::Waiting && seq.retained > 0);
             if holds && draws.percent(taking) {
                 let ticket = Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) };
                 victims.push(Victim {
@@ -136,22 +136,22 @@ impl World {
 
     fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
         let seq = self.seqs.get_mut(&ticket.seq).expect("victims live");
-        let had = (seq.phase == Phase::Waiting).then_some(seq.kept);
-        assert!(had.is_some_and(|kept| kept > 0) || seq.phase == Phase::Running);
+        let had = (seq.phase == Phase::Waiting).then_some(seq.retained);
+        assert!(had.is_some_and(|retained| retained > 0) || seq.phase == Phase::Running);
         seq.epoch = ticket.epoch.0;
         match outcome {
-            PreemptOutcome::Freed { on_host, kept, .. } => {
-                assert!(had.is_none_or(|had| kept < had), "{} gave nothing", ticket.seq);
-                self.park(ticket.seq, kept);
+            PreemptOutcome::Freed { on_host, retained, .. } => {
+                assert!(had.is_none_or(|had| retained < had), "{} gave nothing", ticket.seq);
+                self.park(ticket.seq, retained);
                 self.count(match (had, on_host) {
                     (Some(_), _) => "gave more",
                     (None, 0) => "freed",
                     (None, _) => "freed, on host",
                 });
             }
-            PreemptOutcome::Copying { blocks, kept } => {
+            PreemptOutcome::Copying { blocks, retained } => {
                 assert!(blocks > 0 && had.is_none());
-                seq.kept = kept;
+                seq.retained = retained;
                 seq.phase = Phase::Preempting { copied: false };
                 self.count("prepared with copies");
             }
@@ -172,7 +172,7 @@ impl World {
                 self.count("opened with copies");
                 let seq = self.seqs.get_mut(&id).expect("it lives");
                 (seq.phase, seq.epoch) = (Phase::Opening, want.ticket.epoch.0);
-                (seq.kept, seq.table) = (0, Arc::new([]));
+                (seq.retained, seq.table) = (0, Arc::new([]));
                 seq.life += 1;
                 return None;
             }
@@ -186,7 +186,7 @@ impl World {
         };
         let seq = self.seqs.get_mut(&id).expect("it lives");
         if opens {
-            (seq.phase, seq.epoch, seq.kept) = (Phase::Running, want.ticket.epoch.0, 0);
+            (seq.phase, seq.epoch, seq.retained) = (Phase::Running, want.ticket.epoch.0, 0);
             seq.life += 1;
             (seq.computed, seq.planned) = (computed, computed);
         }

@@ -118,7 +118,7 @@ fn swapped_out_and_in_again() {
     let mut scene = Scene::new(4, 4);
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
-    assert_eq!(scene.swap_out(1), PreemptOutcome::Copying { blocks: 3, kept: 0 });
+    assert_eq!(scene.swap_out(1), PreemptOutcome::Copying { blocks: 3, retained: 0 });
     assert_eq!(scene.store.snapshot().pinned, 3);
     scene.flush_device();
     let grant = scene.ask(vec![open(1, 13, &text, 0)], vec![]);
@@ -134,7 +134,7 @@ fn swapped_out_and_in_again() {
     };
     assert_eq!(table.len(), 4);
     // All full blocks are still on the host, so the next preemption frees the whole table at once, without copies.
-    assert_eq!(scene.swap_out(1), PreemptOutcome::Freed { blocks: 4, on_host: 3, kept: 0 });
+    assert_eq!(scene.swap_out(1), PreemptOutcome::Freed { blocks: 4, on_host: 3, retained: 0 });
 }
 
 #[test]
@@ -144,14 +144,14 @@ fn pins_of_others_leave_less_room_and_the_rest_is_recomputed() {
     scene.running(1, 1, 2);
     scene.running_on(2, &text, 0);
     scene.swap_out(1);
-    assert_eq!(scene.swap_out(2), PreemptOutcome::Copying { blocks: 1, kept: 0 });
+    assert_eq!(scene.swap_out(2), PreemptOutcome::Copying { blocks: 1, retained: 0 });
     scene.flush_device();
     let grant = scene.ask(vec![open(2, 13, &text, 0)], vec![]);
     assert!(matches!(only(&grant), GrantOutcome::Copying { blocks: 1 }));
     // With no room left in the host pool, a swap copies nothing and is a recompute.
     scene.running(3, 3, 2);
     scene.running(4, 4, 2);
-    assert_eq!(scene.swap_out(3), PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 });
+    assert_eq!(scene.swap_out(3), PreemptOutcome::Freed { blocks: 2, on_host: 0, retained: 0 });
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn one_copy_serves_all_who_want_the_content() {
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
     scene.ask(vec![open(2, 13, &text, 0)], vec![]);
-    let copying = PreemptOutcome::Copying { blocks: 3, kept: 0 };
+    let copying = PreemptOutcome::Copying { blocks: 3, retained: 0 };
     assert_eq!(scene.make_room(8, vec![victim(1, true), victim(2, true)]), [copying; 2]);
     let copied: usize = scene.take().iter().map(|batch| batch.pairs.len()).sum();
     assert_eq!(copied, 3);
@@ -305,7 +305,7 @@ fn blocks_copied_ahead_of_need_are_dropped_at_once() {
     let copies = scene.store.take_copies();
     assert_eq!(copies.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 1, "none twice");
     let outcomes = scene.make_room(4, vec![victim(1, true)]);
-    let copying = PreemptOutcome::Copying { blocks: 1, kept: 0 };
+    let copying = PreemptOutcome::Copying { blocks: 1, retained: 0 };
     assert_eq!(outcomes, [copying], "for the copy under way");
     let events = scene.store.copy_done(copies[0].id, true);
     assert!(matches!(events[..], [StoreEvent::PreemptCopied { failed: 0, .. }]), "{events:?}");

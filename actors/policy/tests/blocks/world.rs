@@ -30,7 +30,7 @@ pub(crate) struct Seq {
     pub(crate) planned: u32,
     pub(crate) table: Arc<[BlockId]>,
     /// Number of blocks that the preempted sequence retains on the device.
-    pub(crate) kept: u32,
+    pub(crate) retained: u32,
     /// Number of times that the sequence got blocks to start or resume with, or failed in a step. The result of a step
     /// that was planned at an older count is ignored.
     pub(crate) life: u32,
@@ -130,7 +130,7 @@ impl World {
             computed: 0,
             planned: 0,
             table: Arc::new([]),
-            kept: 0,
+            retained: 0,
             life: 0,
             prints,
             hashes,
@@ -281,19 +281,19 @@ impl World {
         }
     }
 
-    /// Makes a sequence wait after a preemption; it retains the first `kept` blocks of its table.
-    pub(crate) fn park(&mut self, id: SeqId, kept: u32) {
+    /// Makes a sequence wait after a preemption; it retains the first `retained` blocks of its table.
+    pub(crate) fn park(&mut self, id: SeqId, retained: u32) {
         let seq = self.seqs.get_mut(&id).expect("it lives");
         seq.phase = Phase::Waiting;
         (seq.computed, seq.planned) = (0, 0);
-        seq.kept = kept;
-        seq.table = seq.table.iter().copied().take(kept as usize).collect();
+        seq.retained = retained;
+        seq.table = seq.table.iter().copied().take(retained as usize).collect();
     }
 
     pub(crate) fn cancel(&mut self, id: SeqId, at_once: bool) {
         let gone = self.seqs.remove(&id).expect("it lives");
         self.count(match gone.phase {
-            Phase::Waiting if gone.kept > 0 => "cancelled waiting, with blocks",
+            Phase::Waiting if gone.retained > 0 => "cancelled waiting, with blocks",
             Phase::Waiting => "cancelled waiting",
             Phase::Running => "cancelled running",
             Phase::Preempting { .. } => "cancelled preempting",

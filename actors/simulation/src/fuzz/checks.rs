@@ -128,14 +128,14 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     most - most % scenario.profile.block_size
 }
 
-/// Whether the client's request fits into the device pool when it runs alone, without the blocks that `kept` reserves
-/// for other tiers, and its prompt is shorter than the longest sequence.
-fn fits(scenario: &Scenario, client: &Client, kept: &ReservationSettings) -> bool {
+/// Whether the client's request fits into the device pool when it runs alone, without the blocks that are
+/// reserved for other tiers, and its prompt is shorter than the longest sequence.
+fn fits(scenario: &Scenario, client: &Client, reservations: &ReservationSettings) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
     let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
-    let kept = Reservations::new(kept, profile.device_blocks);
-    let blocks = profile.device_blocks - kept.reserved_for_others(client.request.tier);
+    let reservations = Reservations::new(reservations, profile.device_blocks);
+    let blocks = profile.device_blocks - reservations.reserved_for_others(client.request.tier);
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
@@ -188,8 +188,8 @@ fn may_refuse(scenario: &Scenario, client: &Client, why: &Refusal, fits: bool) -
             });
             short && RETRY_MS.contains(retry_after_ms)
         }
-        Refusal::ServerFull { limit, kept, retry_after_ms, .. } => {
-            clients > limit - kept && RETRY_MS.contains(retry_after_ms)
+        Refusal::ServerFull { limit, reserved, retry_after_ms, .. } => {
+            clients > limit - reserved && RETRY_MS.contains(retry_after_ms)
         }
         Refusal::ShuttingDown | Refusal::EngineStopped => drained_amid(scenario),
     }

@@ -193,8 +193,8 @@ fn one_runs_and_one_waits() -> Scheduler {
 fn preemptions_and_copies_of_a_grant_are_recorded_unless_their_sequence_has_ended() {
     let core = one_runs_and_one_waits();
     let (mut trace, kept) = recorded();
-    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 1, kept: 0 };
-    let copying = PreemptOutcome::Copying { blocks: 3, kept: 0 };
+    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 1, retained: 0 };
+    let copying = PreemptOutcome::Copying { blocks: 3, retained: 0 };
     let preempted = [(2, freed), (1, copying), (1, freed), (9, freed)];
     let preempted = preempted.map(|(seq, outcome)| Preempted { ticket: ticket(seq), outcome });
     let outcome = GrantOutcome::Copying { blocks: 4 };

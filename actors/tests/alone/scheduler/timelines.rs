@@ -40,7 +40,7 @@ fn a_timeline_tells_what_happened_to_a_sequence_and_in_which_step() {
         alone.step().await;
         let request = alone.request().await;
         let victim = request.victims[0].ticket;
-        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
+        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 0 };
         let preempted = vec![Preempted { ticket: victim, outcome }];
         let batch = alone.grant(&request, preempted).await.expect("the others run");
         alone.end(&batch).await;
@@ -125,7 +125,7 @@ fn a_swap_that_is_aborted_is_told_as_a_resume() {
         alone.step().await;
         let request = alone.request().await;
         let victim = request.victims[0].ticket;
-        let outcome = PreemptOutcome::Copying { blocks: 1, kept: 0 };
+        let outcome = PreemptOutcome::Copying { blocks: 1, retained: 0 };
         let preempted = vec![Preempted { ticket: victim, outcome }];
         alone.grant(&request, preempted).await.expect("the other one runs");
         let event = StoreEvent::PreemptCopied { ticket: victim, copied: 1, failed: 0, on_host: 1 };

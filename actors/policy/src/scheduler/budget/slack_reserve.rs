@@ -108,7 +108,7 @@ impl SlackReserve {
     }
 
     /// Returns the slack that premium streams shall keep, us.
-    pub(crate) fn us(&self) -> f64 {
+    pub(crate) fn reserve_us(&self) -> f64 {
         self.reserve_us
     }
 
@@ -213,7 +213,7 @@ mod tests {
         for (assurance, least_us, most_us) in
             [(0.9, 0.0, 0.0), (0.955, 28e3, 33e3), (0.985, 110e3, 130e3), (0.999, 145e3, 165e3)]
         {
-            let us = after(assurance, 100, 180_000.0, 10_000).us();
+            let us = after(assurance, 100, 180_000.0, 10_000).reserve_us();
             assert!((least_us..=most_us).contains(&us), "{assurance}: {us}");
         }
     }
@@ -233,7 +233,7 @@ mod tests {
         let mut us_after = |requests: usize, in_target| {
             (0..requests).for_each(|_| reserve.ended(in_target));
             reserve.update_reserve();
-            reserve.us()
+            reserve.reserve_us()
         };
         let full_us = us_after(0, true);
         // 1,000 requests in target take off a nine: 99 % of the step time have lags of at most 120 ms, 90 % have none.
@@ -257,22 +257,22 @@ mod tests {
         (0..1_000).for_each(|_| reserve.ended(true));
         assert_eq!(reserve.saving_max(), 0.0);
         reserve.set_assurance(0.999);
-        assert!(reserve.us() > 145e3 && reserve.saving_max() > 0.149, "{reserve:?}");
+        assert!(reserve.reserve_us() > 145e3 && reserve.saving_max() > 0.149, "{reserve:?}");
     }
 
     #[test]
     fn work_within_the_pace_needs_no_reserve() {
-        assert_eq!(after(0.9999, 1, 29_000.0, 10_000).us(), 0.0);
+        assert_eq!(after(0.9999, 1, 29_000.0, 10_000).reserve_us(), 0.0);
     }
 
     #[test]
     fn the_reserve_is_bounded_and_forgotten() {
         let mut reserve = after(0.999, 1, 60_000.0, 10_000);
-        assert_eq!(reserve.us(), LAG_MAX_US);
+        assert_eq!(reserve.reserve_us(), LAG_MAX_US);
         for step in 10_000..300_000 {
             reserve.stepped(0.0, TARGET_US, TARGET_US, Timestamp(step * 30_000));
         }
-        assert_eq!(reserve.us(), 0.0);
+        assert_eq!(reserve.reserve_us(), 0.0);
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
             let sum_us: f64 = reserve.buckets.iter().sum();
             assert!((reserve.seen_us / sum_us - 1.0).abs() < 1e-6, "{steps} steps");
             assert!(reserve.seen_us < 1.001 * HISTOGRAM_MAX_US, "{steps} steps");
-            reserve.us()
+            reserve.reserve_us()
         });
         assert!((30e3..33e3).contains(&reserves_us[0]), "{reserves_us:?}");
         assert_eq!(reserves_us, [reserves_us[0]; 4]);
@@ -324,8 +324,8 @@ mod tests {
     #[test]
     fn no_reserve_is_kept_if_exactly_the_covered_share_of_steps_has_no_lag() {
         // Every fourth step ends with a lag of 10 ms, and the next three with none.
-        assert_eq!(after(0.75, 4, 40_000.0, 64).us(), 0.0);
-        assert!((10e3..11e3).contains(&after(0.76, 4, 40_000.0, 64).us()));
+        assert_eq!(after(0.75, 4, 40_000.0, 64).reserve_us(), 0.0);
+        assert!((10e3..11e3).contains(&after(0.76, 4, 40_000.0, 64).reserve_us()));
     }
 
     #[test]

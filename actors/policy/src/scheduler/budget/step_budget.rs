@@ -80,7 +80,7 @@ impl StepBudget {
         };
         let bare_us = basis.cost.step_us(&decode_work(candidates.iter().filter(counts)));
         // If only one tier has requests, use no slack reserve, which protects premium streams from lower tiers' work.
-        let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
+        let reserve_us = if traffic.one_tier { 0.0 } else { reserve.reserve_us() };
         let reserve = (reserve_us, reserve.saving_max());
         // If the streams are of one tier too, let them fall behind their pace, so that first tokens come sooner.
         let recoverable_share = if alone { RECOVERABLE_SHARE } else { 0.0 };

@@ -128,7 +128,7 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     for number in 1..=64 {
         s.learn_from_step(&ended, &output, Timestamp(number * 100));
     }
-    assert_eq!(s.reserve.us(), 0.0, "premium is alone");
+    assert_eq!(s.reserve.reserve_us(), 0.0, "premium is alone");
     s.queue.arrivals.set(Tier::Background, Some(Timestamp(0)));
     for number in 65..=128 {
         s.learn_from_step(&ended, &output, Timestamp(number * 100));
@@ -137,7 +137,11 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
     // so each of 64 steps adds 100 us to the lag. The reserve is the upper bound of the lag's bucket, which is 5 %
     // wide.
     let lag_us = 64.0 * 100.0;
-    assert!((lag_us..lag_us * 1.05).contains(&s.reserve.us()), "{}", s.reserve.us());
+    assert!(
+        (lag_us..lag_us * 1.05).contains(&s.reserve.reserve_us()),
+        "{}",
+        s.reserve.reserve_us()
+    );
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_freed_victim_was_swapped_if_the_host_has_blocks_of_it() {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 10));
         s.open(SeqId(1), 0);
-        let outcome = PreemptOutcome::Freed { blocks: 3, on_host, kept: 0 };
+        let outcome = PreemptOutcome::Freed { blocks: 3, on_host, retained: 0 };
         assert!(s.preempted(Preempted { ticket: ticket(1), outcome }).is_empty());
         let saved = s.queue.table.get(SeqId(1)).expect("it waits").kv.saved;
         let standard = Tier::Standard.index();
@@ -94,7 +94,7 @@ fn a_victim_that_is_copied_out_will_retain_whole_blocks() {
     let mut s = scheduler(|_| ());
     s.enqueue(sequence(1, Tier::Standard, 20));
     s.open(SeqId(1), 0);
-    let outcome = PreemptOutcome::Copying { blocks: 2, kept: 3 };
+    let outcome = PreemptOutcome::Copying { blocks: 2, retained: 3 };
     s.preempted(Preempted { ticket: ticket(1), outcome });
     let sequence = s.queue.table.get(SeqId(1)).expect("it lives");
     assert_eq!((sequence.phase, sequence.kv.retained_tokens), (Phase::Preempting, 3 * BLOCK));
@@ -106,7 +106,7 @@ fn victims_that_the_policy_drops_are_counted() {
     for id in 1..=2 {
         s.enqueue(sequence(id, Tier::Standard, 10));
         s.open(SeqId(id), 0);
-        let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, kept: 0 };
+        let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, retained: 0 };
         assert_eq!(s.preempted(Preempted { ticket: ticket(id), outcome }).len(), 1);
     }
     assert_eq!(s.counters().drops, [0, 0, 2, 0]);

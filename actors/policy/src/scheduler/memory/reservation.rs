@@ -173,7 +173,7 @@ impl Reservations {
     /// Returns the number of blocks that a sequence must leave free for other tiers; 0 for a sequence of the system
     /// tier, or one that could never fit beside the reservations. `unused`: the unused part of each tier's reservation,
     /// blocks.
-    pub(crate) fn for_others(
+    pub(crate) fn kept_for_others(
         &self,
         sequence: &Sequence,
         unused: &[u32; TIERS],
@@ -191,13 +191,13 @@ impl Reservations {
 
     /// Returns the most blocks that any of the candidates must leave free for other tiers; `unused` is the unused part
     /// of each tier's reservation.
-    pub(crate) fn most_for_others(
+    pub(crate) fn most_kept_for_others(
         &self,
         candidates: &[Candidate<'_>],
         unused: &[u32; TIERS],
         limits: Limits,
     ) -> u32 {
-        let blocks = candidates.iter().map(|c| self.for_others(c.sequence, unused, limits));
+        let blocks = candidates.iter().map(|c| self.kept_for_others(c.sequence, unused, limits));
         blocks.max().unwrap_or(0)
     }
 }
@@ -343,7 +343,7 @@ mod tests {
     fn kept(tier: Tier, longest: u32, limits: Limits) -> u32 {
         let mut sequence = prompt(1, tier, 4, 0);
         sequence.text.max_tokens = longest - 4;
-        blocks(Reservation::Hard).for_others(&sequence, &[0, 8, 5, 0], limits)
+        blocks(Reservation::Hard).kept_for_others(&sequence, &[0, 8, 5, 0], limits)
     }
 
     #[test]
@@ -371,7 +371,7 @@ mod tests {
         let candidates: Vec<Candidate<'_>> =
             sequences.iter().map(|sequence| Candidate::new(rank(1), sequence)).collect();
         let most = |candidates: &[Candidate<'_>]| {
-            blocks(Reservation::Hard).most_for_others(candidates, &[0, 8, 5, 0], LIMITS)
+            blocks(Reservation::Hard).most_kept_for_others(candidates, &[0, 8, 5, 0], LIMITS)
         };
         assert_eq!((most(&candidates), most(&candidates[..1]), most(&[])), (13, 8, 0));
     }

@@ -57,8 +57,9 @@ impl Retry {
         }
     }
 
-    /// Records an event to which another plan could respond, such as an arrival or blocks that came free.
-    pub(crate) fn noticed(&mut self) {
+    /// Allows another plan after an event to which a plan could respond, such as an arrival or blocks that came free.
+    /// Empty plans before the event no longer count.
+    pub(crate) fn allow_replan(&mut self) {
         self.may_replan = true;
         self.empty_plans = 0;
     }

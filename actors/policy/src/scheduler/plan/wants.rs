@@ -24,7 +24,7 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
     }
     let reservations = &view.memory.reservations;
     let unused = reservations.unused(&view.queue.table, rules.limits);
-    let reserved = reservations.most_for_others(candidates, &unused, rules.limits);
+    let reserved = reservations.most_kept_for_others(candidates, &unused, rules.limits);
     let free = u64::from(view.memory.free_blocks);
     blocks + u64::from(watermark) + u64::from(reserved) <= free
 }
@@ -60,7 +60,7 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
         let ignores = wants.is_empty() && view.retry.empty_plans > 0;
         let kept_for_others = match ignores {
             true => 0,
-            false => reservations.for_others(candidate.sequence, &unused, rules.limits),
+            false => reservations.kept_for_others(candidate.sequence, &unused, rules.limits),
         };
         wants.push(Want {
             max_victims,

@@ -129,7 +129,7 @@ impl Queue {
 fn promise(sequence: &mut Sequence, basis: &Basis) {
     let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
     let may_tighten = sequence.service.may_tighten.unwrap_or(basis.targets.requests_may_tighten);
-    sequence.service.targets = of_tier.asked(&sequence.service.asked, may_tighten);
+    sequence.service.targets = of_tier.with_stated(&sequence.service.stated_targets, may_tighten);
 }
 
 /// Whether a sequence is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to such

@@ -81,7 +81,7 @@ impl Sequence {
                 tenant: new.salt,
                 account: AccountId::default(),
                 weight: new.weight,
-                asked: new.targets,
+                stated_targets: new.targets,
                 may_tighten: new.may_tighten,
                 targets: new.targets,
                 patience: new.patience,

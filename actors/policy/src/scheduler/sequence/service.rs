@@ -22,7 +22,7 @@ pub(crate) struct Service {
     /// Weight of the tenant in the fair queues when the request arrived.
     pub(crate) weight: Weight,
     /// Latency targets that the request states instead of its tier's.
-    pub(crate) asked: SloTargets,
+    pub(crate) stated_targets: SloTargets,
     /// Whether the request may state tighter targets than those of its tier; `None` for what
     /// `slo.requests_may_tighten` says.
     pub(crate) may_tighten: Option<bool>,

@@ -268,7 +268,7 @@ fn rules_without_tiers_treat_all_victims_alike_and_the_others_take_the_lowest_ti
 fn preempt(s: &mut State, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 0 };
     let preempted = vec![Preempted { ticket: victim.expect("it runs").ticket, outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() }).1
 }

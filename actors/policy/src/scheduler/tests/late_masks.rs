@@ -82,7 +82,7 @@ fn a_preempted_sequence_does_not_open_before_the_step_with_its_void_part_has_end
     let behind = submit(&mut s);
     s.step_done(late_for_the_first(&prompt), LATE);
     let error = s.cost_error().step;
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 1, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 1, retained: 0 };
     s.preempted(Preempted { ticket: ticket(1), outcome });
     let request = s.plan(LATE).expect("news for the block store");
     assert!(request.wants.is_empty(), "a step still has it");

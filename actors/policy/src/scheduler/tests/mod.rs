@@ -345,7 +345,7 @@ fn a_copied_victim_is_restored_when_no_sequence_needs_its_blocks_any_more() {
     step(&mut s);
     s.enqueue(sequence(2, Tier::Premium, 8));
     let request = s.plan(NOW).expect("a step");
-    let outcome = PreemptOutcome::Copying { blocks: 2, kept: 0 };
+    let outcome = PreemptOutcome::Copying { blocks: 2, retained: 0 };
     let denied = Grant { ticket: ticket(2), outcome: GrantOutcome::Denied { pending_blocks: 2 } };
     s.granted(StepGrant {
         step: request.step,

@@ -26,7 +26,7 @@ type Setup = fn() -> (State, Option<StepBatch>);
 const PHASES: [(&str, Setup); 9] = [
     ("Waiting", waiting),
     ("Waiting (preempted)", parked),
-    ("Waiting (kept blocks)", keeping),
+    ("Waiting (retained blocks)", keeping),
     ("Waiting, still in a step", robbed),
     ("Running, in a step", stepping),
     ("Running, in two steps", stepping_twice),
@@ -99,7 +99,7 @@ const EVENTS: [(&str, Event); 15] = [
     ("copied in", |s, _| copied_in(s, current(s))),
     ("copied in, stale", |s, _| copied_in(s, Ticket { seq: ID, epoch: Epoch(9) })),
     ("preempted, freed", |s, _| {
-        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
+        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 0 };
         // Preempt only if the plan lists the sequence as a victim, as the block store does.
         let Some(request) = s.plan(NOW) else { return "is not offered".into() };
         if request.victims.iter().all(|victim| victim.ticket.seq != ID) {
@@ -109,7 +109,7 @@ const EVENTS: [(&str, Event); 15] = [
         let before = s.counters().preemptions();
         s.preempted(Preempted { ticket: current(s), outcome });
         let again = s.counters().preemptions() == before;
-        if again { "gives what it kept" } else { "loses its blocks" }.into()
+        if again { "gives retained blocks" } else { "loses its blocks" }.into()
     }),
 ];
 
@@ -169,7 +169,7 @@ fn robbed() -> (State, Option<StepBatch>) {
     let mut s = two_deep();
     let batch = submit(&mut s);
     let request = s.plan(NOW).expect("it wants to grow");
-    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 2, retained: 0 };
     let preempted = vec![Preempted { ticket: ticket(1), outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() });
     (s, Some(batch))
@@ -193,15 +193,15 @@ fn take(outcome: PreemptOutcome) -> (State, Option<StepBatch>) {
 }
 
 fn parked() -> (State, Option<StepBatch>) {
-    take(PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 })
+    take(PreemptOutcome::Freed { blocks: 2, on_host: 2, retained: 0 })
 }
 
 fn keeping() -> (State, Option<StepBatch>) {
-    take(PreemptOutcome::Freed { blocks: 1, on_host: 1, kept: 1 })
+    take(PreemptOutcome::Freed { blocks: 1, on_host: 1, retained: 1 })
 }
 
 fn preempting() -> (State, Option<StepBatch>) {
-    take(PreemptOutcome::Copying { blocks: 2, kept: 0 })
+    take(PreemptOutcome::Copying { blocks: 2, retained: 0 })
 }
 
 fn current(s: &State) -> Ticket {

@@ -252,7 +252,7 @@ fn decoding() -> (State, StepBatch) {
 fn the_token_of_a_victim_counts_and_it_opens_only_after_it() {
     let (mut s, in_flight) = decoding();
     let request = s.plan(LATE).expect("another step");
-    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 0, retained: 0 };
     let preempted = vec![Preempted { ticket: ticket(2), outcome }];
     let follows = s.granted(StepGrant { preempted, ..grant_first(&request) }).0.expect("a batch");
     s.check().expect("invariants hold");
@@ -271,7 +271,7 @@ fn the_token_of_a_victim_counts_and_it_opens_only_after_it() {
 fn a_victim_is_not_opened_while_a_step_computes_for_it() {
     let (mut s, in_flight) = decoding();
     let request = s.plan(LATE).expect("another step");
-    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 0, retained: 0 };
     let preempted = vec![Preempted { ticket: ticket(2), outcome }];
     let nothing_runs = StepGrant { step: request.step, preempted, ..StepGrant::default() };
     assert!(s.granted(nothing_runs).0.is_none());

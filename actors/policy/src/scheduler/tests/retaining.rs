@@ -17,13 +17,13 @@ fn parked() -> State {
     s
 }
 
-/// Takes blocks of sequence `id`, which must be among the victims of the plan and retains `kept` blocks. If the
+/// Takes blocks of sequence `id`, which must be among the victims of the plan and keeps `retained` blocks. If the
 /// sequence runs, it is preempted.
-fn freed(s: &mut State, id: u64, kept: u32) {
+fn freed(s: &mut State, id: u64, retained: u32) {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
     let ticket = victim.expect("it is a victim").ticket;
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained };
     let preempted = vec![Preempted { ticket, outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() });
     s.check().expect("invariants hold");
@@ -93,7 +93,7 @@ fn what_a_copied_victim_keeps_counts_from_its_commit() {
     run(&mut s, 1);
     let request = plan(&mut s);
     let ticket = request.victims[0].ticket;
-    let outcome = PreemptOutcome::Copying { blocks: 1, kept: 2 };
+    let outcome = PreemptOutcome::Copying { blocks: 1, retained: 2 };
     let preempted = vec![Preempted { ticket, outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() });
     s.enqueue(longer(3, Tier::Standard, 9, 9));

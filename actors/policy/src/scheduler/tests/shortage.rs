@@ -119,7 +119,7 @@ fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
     let request = s.plan(NOW).expect("a step");
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, retained: 0 };
     let preempted = vec![Preempted { ticket: ticket(2), outcome }];
     let (batch, _) = s.granted(StepGrant { preempted, ..grant_first(&request) });
     s.step_done(all_sample(&batch.expect("a batch"), 1), Timestamp(3));

@@ -13,7 +13,7 @@ const MOVED: f64 = 0.1;
 
 /// Settings and device sizes from which latency targets are derived, together with the cost model.
 #[derive(Debug, Clone)]
-pub(crate) struct DerivedTargets {
+pub(crate) struct TargetSource {
     /// Latency targets in the settings: each is a number, or `auto` for a target derived from the device's speed.
     slo: SloSettings,
     /// Sizes of the device: KV blocks, context length and the like.
@@ -23,18 +23,18 @@ pub(crate) struct DerivedTargets {
     correction: f64,
 }
 
-impl DerivedTargets {
-    pub(crate) fn new(slo: &SloSettings, info: &DeviceInfo) -> DerivedTargets {
-        DerivedTargets { slo: slo.clone(), info: info.clone(), correction: 1.0 }
+impl TargetSource {
+    pub(crate) fn new(slo: &SloSettings, info: &DeviceInfo) -> TargetSource {
+        TargetSource { slo: slo.clone(), info: info.clone(), correction: 1.0 }
     }
 
-    /// Returns the latency targets on a device with this cost model: stated targets as they are, `auto` ones derived
+    /// Returns the latency targets on a device with this cost model: targets that are numbers as they are, `auto` ones derived
     /// from the device's speed.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
         self.with_unreachable(cost, sizes).0
     }
 
-    /// Returns the latency targets, and the stated ones that the device cannot meet.
+    /// Returns the latency targets, and the numbers among them that the device cannot meet.
     fn with_unreachable(
         &self,
         cost: &CostModel,
@@ -45,7 +45,7 @@ impl DerivedTargets {
     }
 
     /// Takes over other settings of targets. Returns the targets that follow from them and from the speed of the device
-    /// as it is now, and the stated ones that the device cannot meet; `None` if the settings are as before.
+    /// as it is now, and the numbers among them that the device cannot meet; `None` if the settings are as before.
     pub(crate) fn follow(
         &mut self,
         slo: &SloSettings,
@@ -60,10 +60,10 @@ impl DerivedTargets {
     }
 }
 
-impl DerivedTargets {
-    /// Derives the latency targets again. Returns them, and the stated ones that the device cannot meet; `None` if step
+impl TargetSource {
+    /// Derives the latency targets again. Returns them, and the numbers among them that the device cannot meet; `None` if step
     /// times have changed by less than a tenth since the targets were last derived.
-    pub(crate) fn again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
+    pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
         let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {
             return None;
@@ -94,7 +94,7 @@ mod tests {
         work.add_decode(100);
         for _ in 0..200 {
             let slower_us = 2.0
-                * CostModel::new(s.basis.cost.speed(), &s.derived.info).step_us(&work)
+                * CostModel::new(s.basis.cost.speed(), &s.target_source.info).step_us(&work)
                 / s.basis.cost.step_correction();
             s.basis.cost.observe_step(&work, slower_us as u64);
         }
@@ -116,8 +116,9 @@ mod tests {
         let mut s = scheduler(|settings| settings.slo = SloSettings::default());
         let alone_ms = |s: &crate::scheduler::State| s.basis.cost.speed().step_base_us / 1000.0;
         let stated_ms = 1.5 * alone_ms(&s);
-        s.derived.slo.standard = TierSlo { tpot_ms: Target::Ms(stated_ms), ..TierSlo::default() };
-        s.basis.targets = s.derived.targets(&s.basis.cost, &s.basis.rules.scheduling);
+        s.target_source.slo.standard =
+            TierSlo { tpot_ms: Target::Ms(stated_ms), ..TierSlo::default() };
+        s.basis.targets = s.target_source.targets(&s.basis.cost, &s.basis.rules.scheduling);
         let empty = StepWork::default();
         for _ in 0..200 {
             let slower_us = 3.0 * 1000.0 * alone_ms(&s) / s.basis.cost.step_correction();
@@ -137,11 +138,11 @@ mod tests {
             let empty = StepWork::default();
             let twice_us = 2.0 * s.basis.cost.step_us(&empty);
             s.basis.cost.observe_step(&empty, twice_us as u64);
-            s.derived.again(&s.basis).is_some()
+            s.target_source.derive_again(&s.basis).is_some()
         };
         // Changes since the last derivation: 5 %, then 10.2 %.
         assert_eq!([derived_again(), derived_again()], [false, true]);
         assert_eq!([derived_again(), derived_again()], [false, true], "from then on");
-        assert!(s.derived.again(&s.basis).is_none(), "nothing has changed since");
+        assert!(s.target_source.derive_again(&s.basis).is_none(), "nothing has changed since");
     }
 }
