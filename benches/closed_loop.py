@@ -10,7 +10,8 @@ A second series of `fcfs` shows how far equal servers differ. The speed of a sha
 next, so each run also tells its decode time: the device time of a decoded token in steps without prompts in which nearly
 all users decode. This work is the same under every policy. A run whose decode time exceeds the least one of its load by
 more than 7 % is disturbed, and is repeated, in at most three times the asked number of rounds. Undisturbed runs count
-first, then the runs with the least decode times. If USERS are named, only these loads run, and the table
+first, then the runs with the least decode times. Besides, the script prints the figures of all runs at equal decode
+times, for a machine that is too unsteady for undisturbed runs. If USERS are named, only these loads run, and the table
 rows of the other loads stay. Five runs of each series take one to three hours; nothing else should run on the machine meanwhile.
 Needs nothing beyond Python 3."""
 
@@ -99,7 +100,7 @@ def undisturbed(totals, least_us):
 
 def rounds(users, runs):
     """Runs rounds of all series until each series has `runs` undisturbed runs, or there were too many rounds. Returns by
-    series the runs that count, and the number of rounds."""
+    series the runs that count, and by series all runs."""
     results = {series: [] for series in SERIES}
     for seed in range(1, ROUNDS * runs + 1):
         # The series take turns at running first, so that the order of runs favours no series.
@@ -117,7 +118,7 @@ def rounds(users, runs):
             break
     counting = {series: sorted(totals, key=lambda total: total["decode_us"] > least_us * (1 + DISTURBED) and total["decode_us"])[:runs]
                 for series, totals in results.items()}
-    return counting, seed
+    return counting, results
 
 
 def figures(totals):
@@ -138,6 +139,30 @@ def worse(ours, theirs):
     better."""
     rate = theirs[0] / ours[0] - 1
     return [rate] + [mine / other - 1 for mine, other in zip(ours[1:], theirs[1:])]
+
+
+def at_equal_speed(results):
+    """Returns a table of the figures of all runs at their mean decode time: by series, mean and standard error. A figure is
+    taken to change linearly with the decode time (tok/s with its inverse), by the slope that fits the runs within all
+    series best. So differences of the machine's speed between the series do not count, and differences between policies
+    do."""
+    lines = ["| at equal decode times | runs | tok/s | TTFT p50 / p90 / p99, ms | E2E p50 / p90 / p99, s |", "|---|---|---|---|---|"]
+    cells = {series: [] for series in SERIES}
+    for number in range(1 + len(FIGURES)):
+        points = {series: [(total["decode_us"] if number else 1 / total["decode_us"], figures([total])[number])
+                           for total in totals if total["decode_us"] < math.inf] for series, totals in results.items()}
+        means = {series: [statistics.mean(values) for values in zip(*of_series)] for series, of_series in points.items()}
+        within = [(x - means[series][0], y - means[series][1]) for series, of_series in points.items() for x, y in of_series]
+        slope = sum(x * y for x, y in within) / sum(x * x for x, y in within)
+        middle = statistics.mean(x for of_series in points.values() for x, _ in of_series)
+        for series, of_series in points.items():
+            adjusted = [y - slope * (x - middle) for x, y in of_series]
+            error = statistics.stdev(adjusted) / math.sqrt(len(adjusted))
+            scale, digits = (1, 0) if number <= 3 else (1000, 2)
+            cells[series].append(f"{statistics.mean(adjusted) / scale:.{digits}f} +- {error / scale:.{digits}f}")
+    for series, (rate, *times) in cells.items():
+        lines.append(f"| {series} | {len(results[series])} | {rate} | {' / '.join(times[:3])} | {' / '.join(times[3:])} |")
+    return lines
 
 
 def rows(users, results):
@@ -183,13 +208,13 @@ def main():
             lines += [line for line in kept if line.startswith(f"| {users} |")]
             verdicts += [line for line in kept if line.startswith(f"- {users} users:")]
             continue
-        results, made = rounds(users, runs)
+        results, all_runs = rounds(users, runs)
         table, verdict = rows(users, results)
         decodes = ", ".join(f"{statistics.mean(total['decode_us'] for total in results[series]):.0f}" for series in SERIES)
-        verdict += f" ({made} rounds; decode times {decodes} us)"
+        verdict += f" ({len(all_runs[SERIES[0]])} rounds; decode times {decodes} us)"
         lines += table
         verdicts.append(verdict)
-        print("\n".join([*table, verdict]), file=sys.stderr)
+        print("\n".join([*table, verdict, "", *at_equal_speed(all_runs)]), file=sys.stderr)
     # Read the page again: another program may have changed it during the runs.
     head, rest = PAGE.read_text().split(begin)
     note = (f"{runs} runs of each series. Counts are sums over the runs, tok/s are means; percentiles are of the requests of all "
