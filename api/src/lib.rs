@@ -9,6 +9,7 @@
 //! | `live` | live requests, by the ids that clients and the engine know |
 //! | `http` | routes, limits, errors, tenants, health |
 //! | `openai` | requests, responses, response streams |
+//! | `replies` | replies of a mock device, and the recording of answers for it |
 //! | `spans` | spans of requests for OpenTelemetry, in builds with the feature `otel` |
 //! | `standing` | where live requests stand: positions in line, paused, preempted |
 //! | `text` | tokens to text and back |

@@ -120,7 +120,8 @@ impl Standings {
         Standings { engine, latest: Mutex::default() }
     }
 
-    /// Returns where the choices of a request stand, given their sequences: where that one stands that is served first.
+    /// Returns where a request stands: where that one of its choices stands that is served first. `sequences` are the
+    /// sequences of the choices.
     pub(crate) async fn of(&self, sequences: &[SeqId]) -> Standing {
         // Hold the lock until the index is there, so that streams that ask meanwhile wait for it instead of asking the
         // engine for snapshots of their own.

@@ -25,7 +25,8 @@ const SHARES: RangeInclusive<f64> = 0.01..=100.0;
 const SHARE: f64 = 1.0;
 /// Longest name of a key or of a tenant, bytes.
 const MAX_NAME_BYTES: usize = 64;
-/// SHA-256 hash of the empty text, which a key has if the variable in its recipe was not set.
+/// SHA-256 hash of the empty text. The command `printf %s "$KEY" | sha256sum` prints this hash if the variable `KEY` is
+/// not set.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 words! {
     /// Tier, as the keys file names it. Earlier variants are higher.

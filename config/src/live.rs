@@ -93,7 +93,8 @@ pub fn changed(
     }
     let (settings, _) = loader.finish()?;
     let mut engine = settings.engine;
-    // The preset of a policy may state sizes, which stay as they were.
+    // These settings stay as they were at the start, because they cannot be changed while the server runs. The preset
+    // of a policy may turn the prefix cache on or off.
     engine.scheduler.steps_in_flight = started.scheduler.steps_in_flight;
     engine.preemption.max_in_transit_mib = started.preemption.max_in_transit_mib;
     engine.prefix_cache = started.prefix_cache.clone();

@@ -1,4 +1,4 @@
-//! Loads settings in layers: defaults, then the file, then the environment, then flags.
+//! Loads settings in layers: defaults, then the file, then the environment, then flags, then assignments (`--set`).
 
 use crate::declare::{Field, variable};
 use crate::renamed::{Named, named};
@@ -73,8 +73,7 @@ pub enum LoadError {
     /// An assignment `PATH=VALUE` has no value.
     #[error("{origin}: {path} has no value; write {origin} {path}=VALUE, where VALUE is {allowed}")]
     NoValue {
-        /// Where the assignment without a value stands: a line of the settings file, an environment variable or a
-        /// command-line flag.
+        /// Place of the assignment: the flag `--set`.
         origin: Origin,
         /// Name of the setting.
         path: &'static str,

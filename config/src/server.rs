@@ -300,7 +300,7 @@ impl ServerSettings {
                 why: "holds an empty key, which would let everyone in; remove it",
             });
         }
-        // Without API keys a client can make up any number of tenants, and each of them would get a metric of its own.
+        // Without API keys all clients are one tenant, so no tenant could have metrics apart from those of its tier.
         if self.engine.slo.max_tenants > 0 && !self.http.has_keys() {
             return Err(SettingsError::Conflict {
                 field: "slo.max_tenants",

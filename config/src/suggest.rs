@@ -4,7 +4,8 @@ use crate::FIELDS;
 
 /// Maximum number of settings that an error message suggests for one unknown name.
 const MOST: usize = 3;
-/// Names that other inference servers use for settings, each with the setting of this server that corresponds to it.
+/// Names that users may take for settings, because other inference servers or earlier versions of this server have
+/// them. Each name stands with the setting of this server that corresponds to it.
 const SYNONYMS: [(&str, &str); 13] = [
     ("max_wait_s", "patience.standard_s"),
     ("max_wait_s", "patience.background_s"),

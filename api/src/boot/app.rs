@@ -54,7 +54,8 @@ pub(crate) struct App {
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
     draining: OnceLock<Timestamp>,
-    /// Deadline of the drain that an operator asked for, ms; `None` if nobody did.
+    /// Time that running requests have to finish in the drain that an operator asked for, ms; `None` if no operator
+    /// asked.
     drain_asked: watch::Sender<Option<u64>>,
 }
 
@@ -174,7 +175,8 @@ impl App {
         self.draining.get().map(|deadline| left_us(deadline) / 1_000)
     }
 
-    /// Asks the server to drain, with a deadline for running requests; returns false if it was asked or drains already.
+    /// Asks the server to drain; running requests may finish for `deadline_ms` milliseconds. Returns false if the
+    /// server was asked before, still loads its model, or drains already.
     pub(crate) fn ask_to_drain(&self, deadline_ms: u64) -> bool {
         let first = |asked: &mut Option<u64>| {
             let first = asked.is_none() && self.stage() == Stage::Ready;

@@ -20,8 +20,9 @@ use tiercel_grammar::{Compiled, GrammarError, Grammars, STACK_BYTES, Source};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::oneshot;
 
-/// Longest time that a request waits for its grammar to be compiled, us. A compilation that takes longer goes on, and
-/// puts the grammar into the cache, where a retry finds it.
+/// Longest time that a request waits for one compilation of its grammar, us; a quick and a full compilation count each
+/// for themselves. A compilation that takes longer goes on, and puts the grammar into the cache, where a retry finds
+/// it.
 const COMPILE_US: u64 = 10_000_000;
 /// Retry time in the answer to a client whose request got no turn, ms.
 const RETRY_MS: u64 = 1_000;

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 /// listen there. Returns `None` for a server without a control API.
 ///
 /// # Errors
-/// [`BootError::Listen`] if an address that the settings state cannot be bound.
+/// [`BootError::ListenControl`] if an address that the settings state cannot be bound.
 pub(super) fn bind(setting: &str, public: SocketAddr) -> Result<Option<TcpListener>, BootError> {
     match setting {
         "off" => Ok(None),

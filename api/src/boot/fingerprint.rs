@@ -50,8 +50,8 @@ pub(crate) struct Served<'a> {
 /// Returns the system fingerprint of a server: `tiercel-VERSION-HASH`.
 pub(crate) fn of_server(settings: &ServerSettings, served: &Served<'_>) -> String {
     let mut hasher = blake3::Hasher::new();
-    // Hash the file of the program, because two builds of one version can differ. If the program cannot read the file,
-    // the fingerprint shows only the version of the program.
+    // Hash the file of the program, because two builds of one version can differ. If the file cannot be read, the
+    // fingerprint tells programs apart by their versions alone.
     if let Err(error) = std::env::current_exe().and_then(|path| add_file(&mut hasher, &path)) {
         tracing::debug!(%error, "the system fingerprint does not cover the program's file");
     }

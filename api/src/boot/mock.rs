@@ -11,9 +11,10 @@ use tiercel_device::{
     Clock, MASK_WAIT_US, MockDevice, MockFaults, MockOptions, MockProfile, SamplingParams,
 };
 
-/// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Memory sizes in
-/// the settings replace those of the profile, and `max_model_len` can only shorten the profile's context; a setting of
-/// 0 changes nothing.
+/// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. The settings
+/// `kv.cache_mib` and `kv.host_mib` replace the memory sizes of the profile, and `model.max_model_len` can only shorten
+/// the context of the profile. `kv.cache_mib` and `model.max_model_len` change nothing if they are 0, and `kv.host_mib`
+/// changes nothing if it is not stated; 0 stands for no host pool.
 pub(crate) fn open(
     settings: &ServerSettings,
     profile: &str,

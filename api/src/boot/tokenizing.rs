@@ -75,8 +75,9 @@ impl Tokenizing {
         }
     }
 
-    /// Returns the limits for the texts of a tenant that need room in `line`: a part of the places, and as many turns as
-    /// the line has. So a text of another tenant waits in the line behind at most that many texts of this tenant.
+    /// Returns the limits for the texts of a tenant in a tier that need room in `line`: a part of the places, and as
+    /// many turns as the line has. So at most `line.threads` texts of the tenant wait for a turn of the line itself,
+    /// and a text of another tenant waits behind no more of them.
     fn of_tenant(&self, tenant: Arc<str>, tier: Tier, line: &Line) -> Arc<Line> {
         // Ignore that the mutex is poisoned: the map that it guards stays valid after a panic.
         let mut lines = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);

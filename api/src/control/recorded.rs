@@ -23,11 +23,13 @@ pub(super) struct Facts {
 pub(crate) struct Recorded {
     facts: Mutex<Option<Facts>>,
     settings_changed: AtomicBool,
-    /// Whether a client is being sent the recording's file, which takes as much memory again as the recording.
+    /// Whether the recording's file is being written in memory for a client. The file takes as much memory again as the
+    /// recording.
     sending: Arc<AtomicBool>,
 }
 
-/// Right to send the recording's file; one client at a time has it. Dropping it returns the right.
+/// Right to write the recording's file in memory; one request at a time has the right. Dropping this value returns the
+/// right.
 pub(super) struct Sending(Arc<AtomicBool>);
 
 impl Drop for Sending {
@@ -48,7 +50,8 @@ impl Recorded {
         self.settings_changed.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the right to send the recording's file; `None` while another client is being sent the file.
+    /// Returns the right to write the recording's file in memory; `None` while the file is being written for another
+    /// client.
     pub(super) fn sending(&self) -> Option<Sending> {
         let taken = self.sending.swap(true, Ordering::Acquire);
         (!taken).then(|| Sending(self.sending.clone()))

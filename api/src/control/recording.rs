@@ -27,7 +27,8 @@ const DEFAULT_S: u64 = 3_600;
 const DEFAULT_SEQUENCES: u32 = 100_000;
 /// Interval at which the steps of a recorded engine are fetched, us. The engine keeps the last few thousand steps.
 const STEPS_US: u64 = 500_000;
-/// Longest time for which new requests are held back until those that are being submitted have an answer, us.
+/// Longest time, us, of each of two waits during which new requests are held back: until the requests that are being
+/// submitted have an answer, and until the views of the live requests are up to date.
 const SUBMITTED_US: u64 = 1_000_000;
 
 /// Body of a request to begin a recording.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// What happened to one choice of a request: the last moments, oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct TimelineView {
-    /// Number of earlier moments, which are not kept.
+    /// Number of earlier moments, which are left out here.
     dropped: u64,
     moments: Vec<MomentView>,
 }

@@ -9,7 +9,8 @@ use tiercel_device::Tier;
 
 /// Memory for bodies, as a multiple of the largest body (`http.max_body_kib`).
 const BODIES: usize = 64;
-/// Part of the memory that keys without the right to premium may take together, percent.
+/// Share of the memory, percent, beyond which only bodies of keys with the right to premium may take more. The bodies
+/// of all keys count towards this share.
 const BELOW_PREMIUM_PERCENT: usize = 87;
 /// Part of the memory that one tenant may take if there are several tenants, percent.
 const TENANT_PERCENT: usize = 75;

@@ -17,8 +17,8 @@ pub(crate) struct Rights {
     /// Tier of a request that asks for none.
     pub(crate) default_tier: Tier,
     pub(crate) above_highest: AboveHighest,
-    /// Whether a request may go before other requests of its tier by a priority below 0. Otherwise a client could go
-    /// before the requests of other tenants.
+    /// Whether a priority below 0 lets a request go before other requests of its tier. True only on a server without
+    /// keys: with keys, a client could go before the requests of other tenants.
     may_go_first: bool,
     /// Whether a request may state tighter targets than those of its tier; `None` for what `slo.requests_may_tighten`
     /// says.

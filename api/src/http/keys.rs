@@ -200,7 +200,8 @@ impl Keys {
     /// an operator, and so is the server's own page in a browser of this machine, but no page of another site.
     ///
     /// # Errors
-    /// 401 without a key that is in force, and 403 if the key lacks the role `needed`.
+    /// 401 if this server requires an API key and the request has none that is in force; 403 if the key lacks the role
+    /// `needed`, or if the server requires no key and a page of another site may have sent the request.
     pub(crate) fn operator(
         &self,
         request: &HttpRequest,

@@ -25,7 +25,8 @@ const HEADERS: [[HeaderName; 3]; 2] = [
 
 /// Retry time of clients that have too many live requests, ms: one of them may end at any time.
 const LIVE_RETRY_MS: u64 = 1_000;
-/// Part of all places in the engine that one tenant may take if there are several tenants.
+/// Part of the places in the engine that one tenant may take if there are several tenants, percent. The engine has
+/// `admission.max_requests` places, and a request takes one place for each of its choices.
 const TENANT_PLACES_PERCENT: u32 = 75;
 
 /// Meters of all API keys and of their tenants.

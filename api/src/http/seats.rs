@@ -1,5 +1,5 @@
 //! Seats of a listener: which connections are open, which of them are idle, and which one gives way to a newcomer.
-//! Plain state, which knows connections by their numbers alone.
+//! Plain state without sockets: a connection is a number and the address of its client.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};

@@ -53,8 +53,9 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Returns the timeouts of the settings. A client that does not read gets the time in which the engine ends its
-    /// request, and the time of a request head for reading the error.
+    /// Returns the timeouts of the settings. For a client that does not read, the timeout is the sum of two times: the
+    /// time after which the engine ends its request, and the request timeout, in which the client may still read the
+    /// error.
     pub(super) fn new(settings: &HttpSettings, stall_timeout_ms: u64) -> Patience {
         Patience {
             head_us: settings.request_timeout_ms * 1_000,

@@ -46,7 +46,7 @@ const UNSERVED: [(&str, &str); 29] = [
 /// Path prefix under which OpenAI serves stored answers; this server stores none.
 const STORED_ANSWERS: &str = "/v1/chat/completions/";
 
-/// Paths that this server serves below `/v1`, without that prefix.
+/// Paths of OpenAI's API that this server serves below `/v1`, without that prefix.
 const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 
 /// Returns advice what to use instead of `path`, if OpenAI's API, or an extension of it by other servers, has the path

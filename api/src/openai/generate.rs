@@ -208,8 +208,9 @@ async fn submit(
                 serving.engine.submit_as(request, unsent, Some(&origin), record.timeline()).await;
             let tokens = answer.inspect_err(|refusal| {
                 // The engine has refused one choice, so all other choices of the request are refused with it. Report
-                // them to admission, because they will come back with the retry. Of a request that is a retry itself,
-                // only the accepted choices used up their credits.
+                // the other choices to admission, because they will come back with the retry. Of a request that is a
+                // retry itself, report only the choices that the engine had accepted: only these have used up their
+                // retry credits.
                 let recorder = serving.engine.recorder();
                 choices
                     .iter()
@@ -265,9 +266,11 @@ fn shown(job: &Job) -> ShownTokens<'_> {
     }
 }
 
-/// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens: the number that the request
-/// states. If the request states none, the default, and if it states that there is no limit, as many tokens as fit into
-/// the context; but at most as many as fit beside the blocks that are reserved for other tiers.
+/// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens. If the request states a number,
+/// the maximum is this number, whatever blocks are reserved for other tiers. If the request states none, the maximum is
+/// the default of the endpoint, but not above the room: the number of tokens that fit into the context and into the
+/// blocks that are not reserved for other tiers. If the endpoint has no default, or if the request states that there is
+/// no limit, the maximum is the room.
 ///
 /// # Errors
 /// 400 if the prompt and the stated number of output tokens do not fit into the context.

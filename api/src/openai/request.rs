@@ -18,8 +18,8 @@ pub(crate) const MAX_CHOICES: usize = 128;
 pub(crate) const MAX_STOPS: usize = 64;
 /// Longest stop string, bytes; so much text is held back while a stop string may begin in it.
 pub(crate) const MAX_STOP_BYTES: usize = 1024;
-/// Maximum length of all stop strings of one request together, bytes. The automaton that searches for them takes up to
-/// 80 bytes of memory for each.
+/// Maximum length of all stop strings of one request together, bytes. The automaton that searches for stop strings
+/// takes up to 80 bytes of memory for each byte of a stop string.
 pub(crate) const MAX_STOPS_BYTES: usize = 2048;
 /// Maximum number of entries in the field `logit_bias` of a request.
 pub(crate) const MAX_BIASES: usize = 1024;

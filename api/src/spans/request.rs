@@ -81,8 +81,9 @@ fn record_stretch(
 }
 
 /// Returns the type of the error by which the server failed a request: the code of the error, or the status if the
-/// error has no code. `None` if the output is complete, if the client left, or if the status is below 500, which by
-/// OpenTelemetry's conventions for servers is no error: the request was wrong, or refused within a limit.
+/// error has no code. `None` if the output is complete, if the client left, or if the status is 400 to 499. By
+/// OpenTelemetry's conventions for servers a status of 400 to 499 is no error: the request was wrong, or refused within
+/// a limit.
 fn failed(facts: &Facts) -> Option<String> {
     let status = facts.status?;
     match facts.ended_as() {

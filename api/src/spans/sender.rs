@@ -27,8 +27,8 @@ const REQUESTS: usize = 256;
 const SPANS: usize = 512;
 /// Time for which ended requests gather in the queue before the thread takes them, us.
 const GATHER_US: u64 = 200_000;
-/// Longest wait for the ends of the requests' sequences in the engine after the ends of the requests, us. Sequences
-/// whose client has left end with the step in flight.
+/// Longest wait for the ends of sequences in the engine, us, from the time at which the thread takes their requests
+/// from the queue. Sequences whose client has left end with the step in flight.
 const SEQUENCES_US: u64 = 2_000_000;
 /// Longest time until the collector accepts a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(2);

@@ -38,7 +38,8 @@ pub(super) fn run(
     if !drained {
         return Err(Failure::new("the server ended before it had drained"));
     }
-    // A supervisor may start the server again at once, and another program may answer at its address.
+    // Take every answer but "draining" for the end of the server: a supervisor may start the server again at once, and
+    // another program may answer at its address.
     let drains = || {
         let status = client.get("/control/v1/status", &[]);
         status.is_ok_and(|status| status["stage"] == "draining")

@@ -71,9 +71,10 @@ struct LiveWork {
     preemptions: u32,
 }
 
-/// Returns the sequences of a snapshot that are shown, in the order of service, with the positions of those in line:
-/// first those that have blocks or had some, then the first ones that wait. If too many have blocks, those that are
-/// preempted or resume come before the others, because views exist to show them.
+/// Returns at most [`ROWS_MAX`] sequences of a snapshot, each with its position if it is in line: first the active
+/// ones, which have blocks, had some or are about to get some, and then the first waiting ones. Both groups are in the
+/// order of service. If there are too many active sequences, those that are preempted or resume are kept rather than
+/// the others, because views exist to show them.
 pub(super) fn shown(snapshot: &Snapshot) -> Vec<(&SequenceView, Option<u32>)> {
     let waits = |view: &&SequenceView| view.state == SequenceState::Waiting && !view.blocks.copying;
     let (mut waiting, mut active): (Vec<_>, Vec<_>) = snapshot.sequences.iter().partition(waits);
@@ -90,14 +91,16 @@ pub(super) fn shown(snapshot: &Snapshot) -> Vec<(&SequenceView, Option<u32>)> {
     shown.map(|view| (view, positions.remove(&view.seq))).collect()
 }
 
-/// Returns whether a sequence is preempted, or is about to be or to resume.
+/// Returns whether a sequence is preempted or resumes, or whether blocks of the sequence are being copied.
 fn is_interrupted(view: &SequenceView) -> bool {
     let state = matches!(view.state, SequenceState::Preempted | SequenceState::Resuming);
     state || view.blocks.copying
 }
 
-/// Returns the positions in line of sequences, given those that have blocks and the first ones that wait: as all
-/// sequences before one of the latter are among them, these positions are those in the whole line.
+/// Returns the positions in line of the sequences in `active` and `waiting`. `active` has all sequences that are not
+/// waiting, and `waiting` the first waiting ones. A sequence of `waiting` has its position in the whole line, because
+/// all sequences before it are in one of the two lists. A sequence of `active` gets too low a number if waiting
+/// sequences that are left out of `waiting` go before it.
 fn positions(active: &[&SequenceView], waiting: &[&SequenceView]) -> HashMap<SeqId, u32> {
     let mut in_line: Vec<&SequenceView> = active.iter().chain(waiting).copied().collect();
     in_line.retain(|view| view.first_token_at.is_none() && !view.paused);

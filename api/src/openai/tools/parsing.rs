@@ -123,7 +123,7 @@ pub(crate) struct AnswerParser {
     parser: Parser,
     tools: Option<ToolDialect>,
     parallel: bool,
-    /// Whether the last part was reasoning.
+    /// Whether the last piece was reasoning; before the first piece, whether the answer begins within the reasoning.
     in_reasoning: bool,
     /// Number of tokens since the last piece. The next piece shows whether these tokens are reasoning.
     undecided_tokens: u32,

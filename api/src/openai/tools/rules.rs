@@ -8,7 +8,8 @@ use tiercel_dialect::grammar::{self, GRAMMAR_BYTES_MAX, GrammarTooLong, Output};
 use tiercel_dialect::{Dialects, Tool, ToolDialect, Tools};
 use tiercel_grammar::{SOURCE_BYTES_MAX, Source};
 
-// The compiler of grammars accepts every grammar that is not too long.
+// The compiler of grammars accepts sources of up to `SOURCE_BYTES_MAX` bytes, so it accepts every grammar of this
+// module.
 const _: () = assert!(GRAMMAR_BYTES_MAX <= SOURCE_BYTES_MAX);
 
 /// Returns the grammar of the answers to a request that offers the tools in `offer`. `stated` is the grammar that the
