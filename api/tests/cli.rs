@@ -120,6 +120,18 @@ fn a_bad_variable_is_named() {
 }
 
 #[test]
+fn the_log_of_a_server_warns_of_variables_that_are_no_settings_and_of_old_names() {
+    let mut serve =
+        tiercel(&["serve", "--listen", "127.0.0.1:0", "--model", "/nowhere/model.gguf"]);
+    serve.args(["--set", "http.head_wait_ms=1000"]);
+    let output = serve.env("TIERCEL_KV_TIPE", "f16").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let warned = |of: &str| stderr.lines().any(|line| line.contains("WARN") && line.contains(of));
+    assert!(warned("TIERCEL_KV_TIPE"), "{stderr}");
+    assert!(warned("http.head_wait_ms is now called"), "{stderr}");
+}
+
+#[test]
 fn a_bad_log_filter_is_told_in_one_line() {
     let mut pull = tiercel(&["pull", "/nowhere/model.gguf"]);
     let output = pull.env("TIERCEL_LOG", "info,=,nonsense=loud").output().unwrap();

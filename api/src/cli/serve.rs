@@ -35,8 +35,11 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // Load the settings before any runtime or thread pool exists, because they say how large these are.
-        let settings = self.settings.load()?;
+        let (settings, warnings) = self.settings.load()?;
         log::start(log::SERVER, settings.http.log_format);
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         boot::serve(settings).map_err(Failure::new)
     }
 }

@@ -29,8 +29,9 @@ pub(crate) struct SettingFlags {
 
 impl SettingFlags {
     /// Loads the settings from the defaults, the settings file, environment variables, command-line flags and
-    /// assignments (`--set`); a later source overrides an earlier one.
-    pub(crate) fn load(&self) -> Result<ServerSettings, Failure> {
+    /// assignments (`--set`); a later source overrides an earlier one. Returns the settings with warnings for the log,
+    /// which starts only when the settings are known.
+    pub(crate) fn load(&self) -> Result<(ServerSettings, Vec<String>), Failure> {
         let mut loader = Loader::default();
         if let Some(path) = &self.config {
             loader.file(path).map_err(Failure::usage)?;
@@ -48,11 +49,7 @@ impl SettingFlags {
         for assignment in &self.assignments {
             loader.assignment(assignment).map_err(Failure::usage)?;
         }
-        let (settings, warnings) = loader.finish().map_err(Failure::usage)?;
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
-        Ok(settings)
+        loader.finish().map_err(Failure::usage)
     }
 }
 

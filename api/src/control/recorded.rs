@@ -23,13 +23,11 @@ pub(super) struct Facts {
 pub(crate) struct Recorded {
     facts: Mutex<Option<Facts>>,
     settings_changed: AtomicBool,
-    /// Whether the recording's file is being written in memory for a client. The file takes as much memory again as the
-    /// recording.
+    /// Whether a client is being sent the recording's file, which takes as much memory again as the recording.
     sending: Arc<AtomicBool>,
 }
 
-/// Right to write the recording's file in memory; one request at a time has the right. Dropping this value returns the
-/// right.
+/// Right to send the recording's file; one client at a time has it. Dropping it returns the right.
 pub(super) struct Sending(Arc<AtomicBool>);
 
 impl Drop for Sending {
@@ -50,8 +48,7 @@ impl Recorded {
         self.settings_changed.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the right to write the recording's file in memory; `None` while the file is being written for another
-    /// client.
+    /// Returns the right to send the recording's file; `None` while another client is being sent the file.
     pub(super) fn sending(&self) -> Option<Sending> {
         let taken = self.sending.swap(true, Ordering::Acquire);
         (!taken).then(|| Sending(self.sending.clone()))
