@@ -1,9 +1,18 @@
 //! What a server was when its recording of live traffic began.
 
+use actix_web::body::SizedStream;
+use actix_web::web::Bytes;
+use futures_util::Stream;
+use futures_util::stream;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_config::EngineSettings;
 use tiercel_policy::slo::Targets;
+
+/// Length of the pieces in which a recording's file is sent, bytes. The HTTP server takes a piece when its buffer has
+/// room.
+const PIECE_BYTES: usize = 64 * 1024;
 
 /// Facts about a server for the header of its recording.
 #[derive(Debug, Clone)]
@@ -29,6 +38,24 @@ pub(crate) struct Recorded {
 
 /// Right to send the recording's file; one client at a time has it. Dropping it returns the right.
 pub(super) struct Sending(Arc<AtomicBool>);
+
+impl Sending {
+    /// Returns the body of the answer with the file. The body keeps the right until the client has the file or is gone.
+    pub(super) fn body(
+        self,
+        file: String,
+    ) -> SizedStream<impl Stream<Item = Result<Bytes, Infallible>>> {
+        let length = file.len() as u64;
+        SizedStream::new(length, Box::pin(self.body_pieces(file)))
+    }
+
+    fn body_pieces(self, file: String) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        stream::unfold((Bytes::from(file), self), |(mut rest, sending)| async move {
+            let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+            (!piece.is_empty()).then_some((Ok(piece), (rest, sending)))
+        })
+    }
+}
 
 impl Drop for Sending {
     fn drop(&mut self) {
@@ -60,5 +87,33 @@ impl Recorded {
         let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let settings_changed = self.settings_changed.load(Ordering::Relaxed);
         Some(Facts { settings_changed, ..facts })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::{FutureExt, StreamExt};
+
+    #[test]
+    fn the_right_to_send_the_file_lasts_until_the_file_is_sent_or_the_client_is_gone() {
+        let recorded = Recorded::default();
+        let file = "x".repeat(2 * PIECE_BYTES + 1);
+        let mut sent = Vec::new();
+        for pieces in [3, 1] {
+            let sending = recorded.sending().expect("no client is being sent the file");
+            let mut body = Box::pin(sending.body_pieces(file.clone()));
+            for _ in 0..pieces {
+                let piece = body.next().now_or_never().flatten().expect("more of the file");
+                sent.extend(piece.expect("pieces are no errors"));
+                assert!(recorded.sending().is_none());
+            }
+            if pieces == 3 {
+                assert!(body.next().now_or_never().is_some_and(|end| end.is_none()));
+                assert_eq!(sent, file.as_bytes());
+            }
+            drop(body);
+        }
+        assert!(recorded.sending().is_some());
     }
 }

@@ -226,14 +226,11 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
         requests: Some(status.sequences),
         ..Event::default()
     });
-    let text = actix_web::web::block(move || {
-        let _sending = sending;
-        recording_file::text(&recording, &facts, &engine)
-    });
+    let text = actix_web::web::block(move || recording_file::text(&recording, &facts, &engine));
     let text = text.await.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be written")
     })?;
-    Ok(HttpResponse::Ok().content_type(CONTENT_TYPE).body(text))
+    Ok(HttpResponse::Ok().content_type(CONTENT_TYPE).body(sending.body(text)))
 }
 
 /// Content type of a recording's file.
