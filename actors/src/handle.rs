@@ -76,8 +76,8 @@ impl EngineHandle {
         &self.shared.facts.profile
     }
 
-    /// Returns the latency targets that were in effect when the engine started. Derived targets change later with the
-    /// speed of the device.
+    /// Returns the latency targets that were in effect when the engine started. Later, derived targets change with the
+    /// speed of the device, and an operator may change all targets; [`EngineHandle::status`] has the present ones.
     pub fn targets(&self) -> &Targets {
         &self.shared.facts.targets
     }

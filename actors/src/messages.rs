@@ -226,7 +226,7 @@ pub struct Observe {
 }
 
 /// Scheduler -> Admission: the latency targets in effect from now on. Sent when derived targets change with the speed
-/// of the device.
+/// of the device, and when an operator changes the settings of targets (`slo.*`).
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Retarget(pub Targets);

@@ -85,8 +85,8 @@ pub struct TierReport {
     /// Prefill throughput, tokens per second: prompt tokens of requests whose first token arrived in the measured
     /// window, divided by the window's length.
     pub prompt_tokens_per_s: f64,
-    /// Decode throughput: output tokens per second that arrived in the measured window. How many tokens of a request
-    /// did is estimated from the arrival times of its response events.
+    /// Decode throughput: output tokens per second that arrived in the measured window. The number of a request's
+    /// tokens that arrived in the window is estimated from the arrival times of its response events.
     pub output_tokens_per_s: f64,
     /// Number of requests that met their latency targets. Present if a request of the tier that was due in the measured
     /// window had targets.

@@ -1,5 +1,5 @@
 //! Build script of the emulated GPU: compiles the CUDA kernels for the host CPU. Kernels that depend on the attention
-//! shape are compiled once for each shape of the tests.
+//! shape are compiled once for each shape of the tests and each format of the KV cache.
 
 #[path = "../../gpu/src/cuda/shapes.rs"]
 #[expect(unreachable_pub, reason = "the file is a module of tiercel-gpu, which exports the items")]

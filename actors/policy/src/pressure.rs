@@ -6,8 +6,8 @@ use tiercel_device::Timestamp;
 /// Hysteresis of pressure levels: how far usage must fall below the threshold of a level before the level is left,
 /// percent of the resource's total. It keeps a load near the threshold from flapping between levels.
 const HYSTERESIS_PERCENT: f64 = 5.0;
-/// How long usage must stay below the threshold of a pressure level before the level is left, us, because a busy engine
-/// may fill up again at once.
+/// How long usage must stay more than [`HYSTERESIS_PERCENT`] below the threshold of a pressure level before the level
+/// is left, us, because a busy engine may fill up again at once.
 const CALM_US: u64 = 5_000_000;
 
 /// Pressure level of a resource (none, warning or critical): how near the resource is to its limit.
@@ -83,8 +83,8 @@ pub struct Transition {
 pub struct Pressure {
     settings: PressureSettings,
     levels: [Level; Resource::ALL.len()],
-    /// For each resource whose usage is below the threshold of its present pressure level: since when, and the highest
-    /// level that its usage would have had since.
+    /// For each resource whose usage is more than [`HYSTERESIS_PERCENT`] below the threshold of its present pressure
+    /// level: the time since when it is, and the highest level that the usage alone would have had since.
     below: [Option<(Timestamp, Level)>; Resource::ALL.len()],
 }
 

@@ -85,8 +85,8 @@ pub struct Want {
     /// Token positions that the block table shall cover from this step on, even if the step needs fewer (blocks
     /// allocated in advance); 0 for no more than the step needs.
     pub reserve: u32,
-    /// Unused blocks of other tiers' reservations: so many blocks must still be free, or about to come free, after this
-    /// request is granted.
+    /// Unused blocks of other tiers' reservations: after this request is granted, so many blocks must still be free
+    /// or, if the sequence grows, free or pending (about to come free). With [`StepRequest::lends`] fewer suffice.
     pub kept_for_others: u32,
     /// Whether the sequence grows its block table, or opens (gets a new table).
     pub kind: WantKind,
@@ -251,7 +251,8 @@ pub enum StoreEvent {
     PreemptCopied {
         /// Ticket with which the preemption was prepared: the id of the victim, and its epoch before the preemption.
         ticket: Ticket,
-        /// Number of the victim's blocks that the copies saved in the host pool, without those that it had before.
+        /// Number of the victim's blocks that the copies saved in the host pool, without blocks of the victim that the
+        /// host pool had before.
         copied: u32,
         /// Number of the victim's blocks whose copy to the host pool failed.
         failed: u32,

@@ -1,6 +1,6 @@
 //! Prints, for the modelled device, how long a step takes for several token budgets, and what it costs to compute a
-//! prompt in chunks instead of in one step. The cases are those of two tables of the literature: `cargo run --release
-//! -p tiercel-simulation --example chunk_times`.
+//! prompt in chunks instead of in one step. The section "A step by its tokens" of `docs/simulation.md` compares the
+//! results with those of an article. Start it by `cargo run --release -p tiercel-simulation --example chunk_times`.
 
 use tiercel_device::MockProfile;
 use tiercel_policy::scheduler::{CostModel, StepWork};

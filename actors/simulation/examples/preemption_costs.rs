@@ -1,6 +1,6 @@
 //! Prints what preempting a request by swap, by recompute or by drop costs, as predicted by the scheduler's cost model.
-//! The cases are those of a table of the literature: `cargo run --release -p tiercel-simulation --example
-//! preemption_costs`.
+//! The section "What a preemption costs" of `docs/simulation.md` compares the results with those of an article. Start
+//! it by `cargo run --release -p tiercel-simulation --example preemption_costs`.
 
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
 use tiercel_policy::scheduler::{CostModel, StepWork};

@@ -30,7 +30,7 @@ pub struct Comparison {
     /// Faults that the simulated device injected (failed or slow steps and copies).
     #[serde(default)]
     pub faults: MockFaults,
-    /// Share of the refused requests whose client sends them once again after the retry time, percent.
+    /// Share of the refused and turned-away requests that their clients send once again after the retry time, percent.
     #[serde(default)]
     pub returning_percent: f64,
     /// Simulation runs, grouped by policy, in the order in which the user named the policies.

@@ -31,7 +31,7 @@ pub struct Experiment {
     pub drift: Option<MockDrift>,
     /// Faults that the simulated device injects (failed or slow steps and copies).
     pub faults: MockFaults,
-    /// Share of the refused requests, 0 to 1, whose client sends them once again after the retry time.
+    /// Share, 0 to 1, of the refused and turned-away requests that their clients send once again after the retry time.
     pub returning: f64,
 }
 

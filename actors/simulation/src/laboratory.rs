@@ -93,7 +93,7 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
 pub struct Collected {
     /// Tokens of the stream, in order.
     pub tokens: Vec<TokenId>,
-    /// Last event of the stream; `None` if the stream closed without one.
+    /// Final event of the stream, `Finished` or `Failed`; `None` if the stream closed without a final event.
     pub end: Option<StreamEvent>,
 }
 

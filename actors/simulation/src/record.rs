@@ -82,9 +82,10 @@ impl Record {
         (open || self.tokens > 1).then(|| self.max_gap_us.max(waits_us) as f64 / 1000.0)
     }
 
-    /// Returns TTFT, TPOT and E2E time of the request. Those of an unfinished request count the time waited until the
-    /// `end` of the run (a lower bound), those of a request whose client left until then, and the TPOT is an estimate.
-    /// A refused or failed request has none.
+    /// Returns TTFT, TPOT and E2E time of the request. For an unfinished request, the next token counts as if it came
+    /// at the `end` of the run; for a request whose client left, as if it came when the client left. The E2E time, and
+    /// the TTFT of a request without a token, are then lower bounds, and the TPOT is an estimate. A request that was
+    /// refused, turned away or failed has no latencies.
     pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),

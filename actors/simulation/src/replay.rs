@@ -20,7 +20,8 @@ pub(crate) fn request(
 ) -> Request {
     let mut salt = [0; 16];
     salt[..4].copy_from_slice(&recorded.tenant.to_le_bytes());
-    // An output that had its largest length, or that of the model's context, has it again.
+    // A sequence whose output ended at its limit, or at the limit of the model's context, gets no stop token, so that
+    // its output ends at the same limit again.
     let may_stop = recorded.seen.outcome != Outcome::Length;
     Request {
         tier: recorded.tier,

@@ -46,7 +46,7 @@ impl Sizes {
     }
 
     /// Writes the step and queue sizes that the workload states into the settings. A size that the workload omits is
-    /// taken from the device profile; if the profile omits it too, the server's default stays.
+    /// taken from the device profile. A size that both omit keeps its value in `settings`.
     pub fn apply(settings: &mut EngineSettings, pool: &Pool, profile: &MockProfile) {
         let ServerSizes {
             max_num_seqs,

@@ -27,7 +27,7 @@ pub(crate) struct Traffic {
     /// Largest token id of the device's vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
-    /// Share of the refused requests, 0 to 1, that are sent once again after their retry time.
+    /// Share, 0 to 1, of the refused and turned-away requests that are sent once again after their retry time.
     returning: f64,
     /// Times that requests spend outside the engine, in the server's host code.
     host: HostCosts,
@@ -196,14 +196,14 @@ impl Traffic {
         }
     }
 
-    /// Whether the client of a refused request sends it again; drawn from the workload's seed.
+    /// Whether the client of a refused or turned-away request sends it again; drawn from the workload's seed.
     fn comes_back(&self, planned: &Planned) -> bool {
         let path = [planned.class as u64, u64::from(planned.stream), planned.number, 2];
         self.returning > 0.0 && Random::stream(self.workload.seed, &path).unit() < self.returning
     }
 
-    /// Sends a refused request once more after its retry time. This second attempt counts only in `returned` and
-    /// `readmitted`, not in the latencies.
+    /// Sends a refused or turned-away request once more after its retry time. This second attempt counts only in
+    /// `returned` and `readmitted`, not in the latencies.
     async fn come_back(self: Rc<Self>, planned: Planned, after_ms: u64) {
         self.engine.clock().sleep_us(after_ms * 1000).await;
         let class = &self.workload.classes[planned.class];

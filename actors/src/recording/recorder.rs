@@ -135,8 +135,9 @@ impl Recorder {
         running
     }
 
-    /// Adds steps that the engine has completed to the recording that began at `began`, and ends it if its time is
-    /// over. Leaves out steps that the recording has. Returns whether that recording runs.
+    /// Adds steps that the engine has completed to the recording that began at `began`, and ends the recording if its
+    /// time is over. Leaves out steps that the recording has, and steps that began before the recording. Returns
+    /// whether that recording runs.
     pub fn add_steps(&self, began: Timestamp, steps: &[StepRecord]) -> bool {
         let mut kept = self.lock();
         let active = self.is_active();

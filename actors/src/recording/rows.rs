@@ -56,7 +56,8 @@ pub struct SharedPrompt {
 /// How far a sequence has come. Times are those at which the reader of the response stream took a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Time of the first output token, us after the recording began.
+    /// Time of the first output token that was taken during the recording, us after the recording began. If the
+    /// sequence had output before the recording, the first token of its output came earlier.
     pub first_us: Option<u64>,
     /// Time of the last output token so far, us after the recording began.
     pub last_us: Option<u64>,

@@ -339,7 +339,8 @@ impl Handler<Tick> for SchedulerActor {
     type Result = bool;
 
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
-        // Each message ends with `drive`. A tick would hide a handler that left it out: it would only be late.
+        // Each handler that changes `core` ends with `drive`. Without this check, a tick would hide a handler that does
+        // not: the actions of its message would only be carried out late.
         if self.checks.are_due(0, 0) && !self.core.is_settled() {
             self.broken("a message left actions over");
         }

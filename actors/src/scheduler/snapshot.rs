@@ -51,8 +51,8 @@ impl SnapshotTaker {
         true
     }
 
-    /// Adds the next sequences to the snapshot that is being taken, and publishes it if it is complete; returns whether
-    /// sequences are left.
+    /// Adds the next sequences to the snapshot that is being taken. If no sequence is left, publishes the snapshot
+    /// instead and returns false. Returns true as long as another call is needed.
     pub(crate) fn next_slice(&mut self, core: &Scheduler, now: Timestamp) -> bool {
         let Some(mut snapshot) = self.partial.take() else { return false };
         let last = snapshot.sequences.last().map(|view| view.seq);

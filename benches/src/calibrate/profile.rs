@@ -128,9 +128,11 @@ impl ServerFacts<'_> {
 }
 
 impl FittedProfile {
-    /// Returns the profile with the pace that the server had: its mean speed in each second after `from_s`, by the
-    /// steps that began in the second. A second without steps has the pace of the one before. The pace takes the place
-    /// of all random spread, because the mean of a second holds the spread of its steps.
+    /// Returns the profile with the pace that the server had: for each second after `from_s`, the observed times of the
+    /// steps that began in the second, divided by their predicted times (sums of both). Steps that began before
+    /// `from_s` count in the first second. A second without steps has the pace of the second before it, or 1 if there
+    /// is none. The pace takes the place of all random spread, because the pace of a second contains the spread of its
+    /// steps.
     #[must_use]
     pub fn with_pace(self, from_s: f64) -> MockProfile {
         let mut pace: Vec<f64> = Vec::new();
@@ -170,8 +172,9 @@ fn work(step: &StepRecord, cpu: bool) -> [f64; COSTS] {
     ]
 }
 
-/// Fits the time that the host needs between the end of a step and the start of the next, us: a fixed part, and a part
-/// for each sequence that decodes in the next step.
+/// Fits the host's part of the time between the ends of two consecutive steps: of the record of the later step,
+/// `host_us + elapsed_us - device_us`, us. The fit has a fixed part, and a part for each sequence that decodes in the
+/// later step.
 fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
     let row = |step: &StepRecord| {
         let around = step.elapsed_us.saturating_sub(step.device_us) + step.host_us?;

@@ -14,7 +14,7 @@ const LEAST_STEPS: usize = 5;
 /// logarithm of the time.
 const TAIL_FROM: f64 = 2.5;
 
-/// One observed step: its end time, s, and its observed time divided by its predicted time.
+/// One observed step: the time at which it began, s, and its observed time divided by its predicted time.
 pub(crate) type Ratio = (f64, f64);
 
 /// Estimates the noise of step times from the ratios of observed to predicted times, which must be in order of time.

@@ -20,7 +20,7 @@ pub struct Latencies {
 /// be sent met none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compliance {
-    /// Number of requests that were compared with latency targets, not sent ones included.
+    /// Number of requests that were compared with latency targets; requests that could not be sent count too.
     pub requests: u64,
     /// Number of completed requests that met their TTFT target or had none.
     pub ttft_met: u64,

@@ -23,7 +23,8 @@ fn row(at_us: u64, tier: &str, outcome: &str, output_tokens: u32) -> Value {
 }
 
 fn read(lines: &[Value]) -> Result<Recording, WorkloadError> {
-    // A header is read by its first characters, so its first field stands first.
+    // A recording is recognized by the first characters of its header, so the field `tiercel_recording` must come
+    // first.
     let text = |line: &Value| match line["tiercel_recording"].as_u64() {
         Some(form) => {
             let mut rest = line.clone();

@@ -2,8 +2,8 @@
 //!
 //! Each thread of a thread block is a coroutine, so that barriers and exchanges between lanes behave as on a GPU; one
 //! coroutine runs at a time. Tensor-core instructions follow the layout of their fragments in the PTX manual. Matrix
-//! products are plain loops. The emulator is for tests: it runs the kernels' own source, at a ten-thousandth of a GPU's
-//! speed.
+//! products that a GPU computes by cuBLASLt are plain loops; all other matrix products are kernels like the rest. The
+//! emulator is for tests: it runs the kernels' own source, at a ten-thousandth of a GPU's speed.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
 mod copies;

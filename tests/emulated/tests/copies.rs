@@ -14,7 +14,8 @@ use CopyDirection::{In, Out};
 
 const BLOCKS: u32 = 64;
 const HOST_BLOCKS: u32 = 64;
-/// A block is copied in several looks at the copy stream, so that a batch of many blocks is in flight for long.
+/// KV cache of the tests. The emulated GPU copies a part of a block at each call of `has_ended`, so that a batch of
+/// many blocks is in flight for long.
 const KV: CudaKv = CudaKv {
     at: DevicePtr(0),
     blocks: BLOCKS,

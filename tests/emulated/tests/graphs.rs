@@ -1,4 +1,5 @@
-//! Tests that the number of CUDA graphs stays limited, one by one, however many layouts decode steps have.
+//! Tests that the number of CUDA graphs stays limited, however many row layouts decode steps have: at the limit, each
+//! new graph replaces the graph that was used longest ago.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::ops::Range;

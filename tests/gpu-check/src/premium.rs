@@ -50,7 +50,7 @@ struct Seen {
 }
 
 /// Measures the throughput of background requests alone; then, for the same time, the throughput of all requests while
-/// premium requests arrive, and the TTFT of these. The model has random weights.
+/// premium requests arrive, and the TTFT of the premium requests. The model has random weights.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.

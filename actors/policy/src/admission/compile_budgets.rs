@@ -18,9 +18,9 @@ pub struct CompileBudget {
     pub burst_us: u64,
 }
 
-/// What all tenants have used of their budgets, as times at which each budget is whole again. An entry whose budget is
-/// whole again is dropped at the next charge of any tenant, so the number of entries is limited by the compilations of
-/// the last minutes.
+/// Budgets of all tenants. A tenant's use is kept as the time at which its budget is whole again if nothing more is
+/// charged. An entry whose budget is whole again is dropped at the next charge of any tenant, so the number of entries
+/// is limited by the compilations of the last minutes.
 #[derive(Debug, Clone)]
 pub struct CompileBudgets {
     budget: CompileBudget,

@@ -52,13 +52,15 @@ impl Margin {
 /// The scheduler's report on the device time that is available to prompts, from which admission forecasts TTFT.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Capacity {
-    /// Length of the next steps, us: as long as the TPOT targets of the running streams and the limits on a step allow.
+    /// Length of the next steps, us: as long as the TPOT targets of the streams of tiers above background and the
+    /// limits on a step allow.
     pub step_us: f64,
     /// Length of an empty step (fixed cost of a step), us.
     pub idle_us: f64,
     /// Time that a step of length `step_us` has for prompts if it computes no decode tokens of the background tier, us.
     pub prompts_us: f64,
-    /// Device time that the prompts of requests without a first token still need, by tier, us.
+    /// Backlog: device time that the prompts of requests without a first token still need, by effective tier before
+    /// ageing, us. Requests on hold do not count.
     pub backlog_us: [f64; TIERS],
     /// Expected wait in the queue of each tier, from the queue's recent drain rate, us; `None` while the drain rate is
     /// unknown.

@@ -49,8 +49,9 @@ struct Queued {
     prompt: u32,
     /// Number of prompt tokens that the request added to its admission queue ([`Applicant::counted_tokens`]).
     counted: u32,
-    /// Deadline of the first token (arrival + TTFT target); `None` without a target, if late requests are not refused,
-    /// if even an idle server could not meet the target, or after the tier was changed.
+    /// Deadline of the first token (arrival + TTFT target); `None` if [`latest_us`] gives no limit for the request, if
+    /// the scheduler reports no settings of shedding, if even an idle server could not meet the target, or after the
+    /// tier was changed.
     due: Option<Timestamp>,
 }
 
@@ -84,8 +85,8 @@ pub struct Gate {
     margin: Margin,
     /// Accepted sequences that still wait for their first token.
     queued: BTreeMap<SeqId, Queued>,
-    /// Latency headroom of each tier, the least over its targets (1 - p99 latency / target); negative if a target is
-    /// missed.
+    /// Headroom of each tier: the least, over its TTFT, TPOT and E2E targets, of 1 - the 99th percentile of
+    /// `latency / target`. Negative if this percentile is above 1 for one of the three.
     headroom: [f64; 4],
 }
 
@@ -203,8 +204,8 @@ impl Gate {
     }
 
     /// Moves a sequence without a first token to the queue of another tier, because an operator changed its tier. The
-    /// new queue takes the sequence even if the queue is full. Its TTFT no longer adjusts the safety margin of
-    /// forecasts.
+    /// new queue takes the sequence even if the queue is full. The TTFT of the sequence will not adjust the safety
+    /// margin of forecasts.
     pub fn tier_changed(&mut self, seq: SeqId, tier: Tier) {
         let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
             return;
@@ -408,7 +409,7 @@ impl Gate {
 }
 
 /// Returns the longest predicted TTFT with which a request is accepted, us. `None` means no limit: late requests are
-/// not refused, the request has no TTFT target, or the request is premium.
+/// not refused, the request has no TTFT target, or the request's tier is system or premium.
 fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
     // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
     // them.

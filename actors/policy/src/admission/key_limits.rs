@@ -23,7 +23,8 @@ pub struct KeyUsage {
     live: u32,
 }
 
-/// Charge of a request to the rate of tokens. At the end of the request, [`KeyUsage::settle`] takes the charge back.
+/// Charge of a request to the rate of tokens. At the end of the request, [`KeyUsage::settle`] refunds the part of the
+/// charge that the request did not use, or charges the tokens that it used beyond the charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Charge {
@@ -52,7 +53,7 @@ pub enum OverLimit {
         /// Time after which the request would be accepted if nothing is refunded meanwhile, ms.
         retry_after_ms: u64,
     },
-    /// The key has as many live choices as it may have, or the request alone has more.
+    /// The key's live choices and the choices of the request are together more than the limit.
     #[error(
         "this API key may have {limit} live requests (choices), and has {live}; wait for one to end"
     )]

@@ -8,7 +8,7 @@ use tiercel_device::Timestamp;
 
 /// One minute, us.
 const MINUTE_US: f64 = 60e6;
-/// Part of a minute's amount that may come at once: ten seconds' worth.
+/// Number of bursts in a minute's amount: a sixth of the amount, ten seconds' worth, may come at once.
 const BURSTS_PER_MIN: u64 = 6;
 
 /// Rate limit: an amount per minute. A sixth of it may come at once.

@@ -27,7 +27,8 @@ const HYSTERESIS: f64 = 0.1;
 pub struct ShareReport {
     /// Server load, 0 to 1: the greater of the used share of the slots of a step and the used share of the KV blocks.
     pub load: f64,
-    /// Each tier's share of the device time that all tiers used lately; the shares add up to 1.
+    /// Each tier's share of the device time that all tiers used lately. The shares add up to 1; all are 0 if no tier
+    /// used device time lately.
     pub had: [f64; TIERS],
     /// Share of the device's time that each tier is due by the settings.
     pub due: [f64; TIERS],

@@ -1,5 +1,5 @@
-//! Eviction order of free, named KV blocks (the prefix cache). No block is evicted before its cached descendants. Among
-//! blocks without named children (leaves), the least recently used one is evicted first.
+//! Eviction order of free, named KV blocks (the prefix cache). No block is evicted before its cached children. Among
+//! blocks without named children in the pool (leaves), the least recently used one is evicted first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -10,7 +10,8 @@ const OWNERS: usize = Tier::ALL.len() + 1;
 /// Index of other owners.
 const OTHER: usize = Tier::ALL.len();
 
-/// Mark of a block: the index of its owner plus 1, or 0 for a block without an owner.
+/// Bits of a block's mark that tell its owner: the index of the owner plus 1, or 0 for a block without an owner. The
+/// other bits of the mark are [`IN_TRANSIT`] and [`MIRRORED`].
 const OWNER: u8 = 0x0f;
 /// Mark of a block that is the source or destination of a copy.
 const IN_TRANSIT: u8 = 0x10;

@@ -111,8 +111,8 @@ impl Pool {
         (self.empty.len() + self.cached.len()) as u32
     }
 
-    /// Returns the number of pending blocks: they come free without a further preemption, when copies or prepared
-    /// preemptions that hold them end.
+    /// Returns the number of pending blocks. A pending block comes free without a further preemption, when the copies
+    /// that hold it have ended and the prepared preemptions that hold it are committed; after an abort it does not.
     pub(super) fn pending(&self) -> u32 {
         self.pending
     }

@@ -73,8 +73,8 @@ impl BlockStore {
     }
 
     /// Returns the number of blocks that are also in the host pool and could be discarded at once, of all possible
-    /// victims that are not spared. Fewer blocks may come free, because other sequences may share some of these blocks.
-    /// Returns 0 if no request must leave blocks to other tiers.
+    /// victims that would be swapped and are not spared. Fewer blocks may come free, because other sequences may share
+    /// some of these blocks. Returns 0 if no request must leave blocks to other tiers.
     fn droppable(&self, request: &StepRequest) -> u32 {
         if request.wants.iter().all(|want| want.kept_for_others == 0) {
             return 0;

@@ -11,8 +11,9 @@ pub struct StoreConfig {
     pub device_blocks: u32,
     /// Number of blocks in the host pool; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Most blocks in transit: blocks in batches of copies that `take_copies` handed out and that have not ended, of
-    /// both directions together. A value below 1 counts as 1.
+    /// Limit on blocks in transit: most blocks in batches of copies that `take_copies` handed out and that have not
+    /// ended, of both directions together. Blocks of queued copies do not count here, although
+    /// [`TierUsage::in_transit`] counts them. A value below 1 counts as 1.
     pub max_copy_blocks_in_transit: u32,
     /// Most blocks in one batch of copies. A value below 1 counts as 1.
     pub max_copy_blocks_per_batch: u32,

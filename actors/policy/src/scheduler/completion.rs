@@ -117,8 +117,8 @@ impl State {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        // Discard the token if its sequence was cancelled during the step, or if the step's result for the sequence was
-        // invalidated. A token still counts if the sequence was preempted during the step.
+        // Discard the token if its sequence was cancelled during the step, or if the step's result for the sequence is
+        // void or was invalidated. A token still counts if the sequence was preempted during the step.
         let in_step = self.queue.table.get(seq).filter(|s| s.kv.in_flight.part(step).is_some());
         let Some(sequence) = in_step else { return };
         let sampled = match result {

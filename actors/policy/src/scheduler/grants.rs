@@ -73,8 +73,8 @@ impl State {
         (Some(batch), effects)
     }
 
-    /// Applies the block store's answers to the sequences' requests for blocks: starts sequences, and adds granted ones
-    /// to the batch.
+    /// Applies the block store's answers to the wants of the sequences: moves waiting sequences that got blocks to
+    /// phase running or opening, and adds the sequences that may run to the batch.
     fn apply_grants(
         &mut self,
         grants: Vec<Grant>,

@@ -93,16 +93,16 @@ impl State {
     }
 
     /// Switches to a named policy, which the next plan follows. The largest numbers of sequences and of tokens in a
-    /// step, the number of steps in flight, the limit on copies in transit, shares, reservations, latency targets and
-    /// the prefix cache stay as they are.
+    /// step, the number of steps in flight, the limit on copies in transit, shares, patience, reservations, latency
+    /// targets and the prefix cache stay as they are.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
         self.rules_changed();
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which
-    /// the next plan follows. Live sequences keep the targets that they were promised. Returns the change of the
-    /// targets in effect, if the settings of targets differ.
+    /// Switches to other settings of scheduling, preemption, shedding, shares, patience, reservations and latency
+    /// targets, which the next plan follows. Live sequences keep the targets that they were promised. Returns the
+    /// change of the targets in effect, if the settings of targets differ.
     pub(crate) fn adjust(&mut self, settings: &EngineSettings) -> Option<Retargeted> {
         self.basis.rules.adjust(settings);
         self.queue.tiers.set_shares(&settings.shares);
@@ -161,8 +161,8 @@ impl State {
         self.basis.cost.error()
     }
 
-    /// Whether another plan may find more to do: something happened since the last plan, or the next plan considers
-    /// other sequences.
+    /// Whether another plan may find more to do: an event came since the last plan, the next plan considers other
+    /// sequences, or the first sequence of the next plan may ignore the reservations of other tiers.
     pub(crate) fn may_replan(&self) -> bool {
         self.retry.may_replan
     }

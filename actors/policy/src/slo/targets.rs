@@ -5,8 +5,9 @@
 //! larger for lower tiers. These times are:
 //!
 //! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with as
-//!   many tokens of context as a step may hold (`scheduler.max_num_batched_tokens`): servers with longer steps serve
-//!   longer prompts.
+//!   many tokens of context as a step may hold (`scheduler.max_num_batched_tokens`), because servers with longer steps
+//!   serve longer prompts. The context is shorter if the device pool, divided evenly among these slots, or the model's
+//!   context length holds fewer tokens.
 //! - TTFT: the rest of the step in flight, on average half a step of the batch ([`IN_FLIGHT_STEPS`]), and one step that
 //!   holds the prompt beside the batch. If the prompt is longer than a step holds (`scheduler.max_num_batched_tokens`
 //!   less one token for each used slot), the time grows by as much as the remaining tokens take in full steps.

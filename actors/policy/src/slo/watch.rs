@@ -38,8 +38,8 @@ pub enum Observation {
     },
     /// The request ended before its output was complete.
     Gone {
-        /// Whether the server is to blame for the end. If so, every target that the request was still waiting for
-        /// counts as missed.
+        /// Whether the server is to blame for the end. If so, the request's E2E target counts as missed, and its TTFT
+        /// target too if no first token came. The TPOT target counts neither as met nor as missed.
         broken: bool,
     },
 }
@@ -74,7 +74,8 @@ pub struct GroupReport {
 }
 
 impl GroupReport {
-    /// Returns the least of the headrooms (1 - p99 latency / target) of TTFT, TPOT and E2E.
+    /// Returns the least of the headrooms of TTFT, TPOT and E2E. A headroom is 1 - the 99th percentile of
+    /// `latency / target`.
     pub fn headroom(&self) -> f64 {
         self.ttft.headroom.min(self.tpot.headroom).min(self.e2e.headroom)
     }

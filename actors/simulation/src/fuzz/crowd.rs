@@ -165,7 +165,8 @@ fn keys(dice: &mut Dice, scenario: &mut Scenario, end_us: u64) {
     }
 }
 
-/// Draws how requests may wait after a change of settings: mostly for long, as by default.
+/// Draws the limits of waiting for a change of settings: some so wide that no request of the scenario reaches them, as
+/// by default, others so tight that requests reach them.
 fn waiting(dice: &mut Dice) -> Waiting {
     Waiting {
         patience_s: dice.pick(&[600.0, 0.0, 0.002, 0.02]),

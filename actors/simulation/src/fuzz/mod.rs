@@ -7,8 +7,7 @@
 //! | file | one job |
 //! |---|---|
 //! | `scenario` | the parts of a scenario |
-//! | `dice`, `draw`, `knobs`, `crowd` | drawing a scenario: choices, device and settings, policy, clients and operator
-//! |
+//! | `dice`, `draw`, `knobs`, `crowd` | draw a scenario: choices, device, settings, policy, clients, operator |
 //! | `client` | one client, from its request to its last event |
 //! | `run` | plays a scenario to its end |
 //! | `checks` | checks of each request and of the totals |

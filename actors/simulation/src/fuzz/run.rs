@@ -76,7 +76,8 @@ pub struct Summary {
     pub requests: u64,
     /// Number of requests that were refused.
     pub refused: u64,
-    /// Number of requests that were refused or turned away by the patience of their tier.
+    /// Number of requests that were turned away because the patience of their tier ended. A request that was turned
+    /// away because of the patience that it stated itself does not count.
     pub impatient: u64,
     /// Number of requests whose output is complete.
     pub finished: u64,

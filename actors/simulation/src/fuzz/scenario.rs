@@ -160,8 +160,8 @@ impl Waiting {
 }
 
 impl Act {
-    /// Returns the settings after the command of an engine that was started with the settings `started`; `None` for a
-    /// command that changes no single settings.
+    /// Returns the settings that the command sets in an engine that was started with the settings `started`; `None` for
+    /// every command other than [`Act::Adjust`].
     pub(super) fn adjusted(&self, started: &EngineSettings) -> Option<EngineSettings> {
         let Act::Adjust { policy, seqs_percent, target, kind, reserved_percent, waiting } = *self
         else {
@@ -227,7 +227,8 @@ impl Scenario {
         fewer
     }
 
-    /// Returns the settings that are in effect at some time of the scenario.
+    /// Returns the settings at the start of the scenario, and the settings that each command [`Act::Adjust`] sets.
+    /// Settings that [`Act::SetPolicy`] brings about are left out.
     pub(super) fn all_settings(&self) -> Vec<EngineSettings> {
         let changed = self.orders.iter().filter_map(|order| order.act.adjusted(&self.settings));
         std::iter::once(self.settings.clone()).chain(changed).collect()

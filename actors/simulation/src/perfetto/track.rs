@@ -52,7 +52,7 @@ impl Tracks {
         Ok(tracks)
     }
 
-    /// Whether a moment is in the capture, and not before it.
+    /// Whether a moment is not before the begin of the capture.
     pub(super) fn covers(&self, at: Timestamp) -> bool {
         at >= self.began
     }

@@ -8,7 +8,8 @@ use tiercel_workload::Recording;
 
 /// Most requests that are listed for a policy.
 const LISTED: usize = 20;
-/// Change of a TTFT from which on it is counted, ms, if it is also a tenth of the TTFT.
+/// Change of a TTFT, ms, above which it counts, if it is also more than a tenth of the TTFT under the settings in
+/// force.
 const LEAST_MS: f64 = 10.0;
 
 /// Requests that fare otherwise under a policy than under the settings in force; both are simulated.
@@ -18,11 +19,12 @@ pub struct Changes {
     pub sooner: u64,
     /// Number of requests with a longer TTFT, by more than a tenth and more than 10 ms.
     pub later: u64,
-    /// Number of requests that complete and did not.
+    /// Number of requests that complete under the policy, but not under the settings in force.
     pub completed_more: u64,
-    /// Number of requests that completed and do not.
+    /// Number of requests that complete under the settings in force, but not under the policy.
     pub completed_less: u64,
-    /// Requests with the largest changes of TTFT, those that end otherwise first; at most 20.
+    /// At most 20 requests that fare otherwise: first the requests that end in another way, then the other ones; within
+    /// both groups, the requests with the largest change of the TTFT come first.
     pub largest: Vec<RequestChange>,
 }
 

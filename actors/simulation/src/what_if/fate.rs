@@ -36,7 +36,8 @@ pub struct Fate {
     /// Time to first token, ms; for a request without one, the time that it waited. `None` if it was refused, turned
     /// away or failed.
     pub ttft_ms: Option<f64>,
-    /// Time from arrival to the last token, or to the end of the recording, ms.
+    /// Time from arrival to the last token, ms; for a request whose client left, until the client left; for an
+    /// unfinished request, until the end of the recording. `None` if the request was refused, turned away or failed.
     pub e2e_ms: Option<f64>,
 }
 

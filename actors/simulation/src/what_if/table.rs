@@ -127,8 +127,8 @@ fn change_row(change: &RequestChange) -> [String; CHANGE_HEADS.len()] {
         None => format!("line {}", change.number + 2),
     };
     let cell = |fate: &Fate, value: Option<f64>, decimals: usize| {
-        // Of a request that did not complete, the E2E time is only how long it had taken; and so is the TTFT, if both
-        // are equal.
+        // The E2E time of a request that did not complete is a lower bound, which the table marks with `>`. If its TTFT
+        // equals its E2E time, the request has no first token, and its TTFT is a lower bound too.
         let partly = fate.ending != FateKind::Completed && (decimals > 0 || value == fate.e2e_ms);
         match (fate.ending, value) {
             (_, Some(value)) if partly => format!(">{value:.decimals$}"),

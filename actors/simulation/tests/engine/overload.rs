@@ -188,7 +188,7 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
     });
 }
 
-/// A request of the test below: when it came, and when it got its first token or was refused.
+/// A request of the test below: the times at which it came and at which it got its first token or was turned away.
 struct Outcome {
     tier: Tier,
     came_us: u64,
@@ -196,7 +196,7 @@ struct Outcome {
     refused: bool,
 }
 
-/// Sends a request and waits for its first token or its refusal.
+/// Sends a request, which must be accepted, and waits until it gets its first token or is turned away.
 async fn outcome(engine: EngineHandle, clock: Clock, request: Request) -> Outcome {
     let (tier, came_us) = (request.tier, clock.now().0);
     let refused = match engine.submit(request).await {

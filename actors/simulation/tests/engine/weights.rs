@@ -45,8 +45,8 @@ fn laboratory(clock: Clock, policy: Policy, target: Target) -> Laboratory {
     laboratory
 }
 
-/// Sends all requests of both tenants at once. Returns the device time that each tenant had when the first one has only
-/// a tenth of its requests left, us.
+/// Sends all requests of both tenants at once. Returns the device time that each tenant had at the first moment at
+/// which one of the two has only a tenth of its requests left, us.
 async fn device_time_us(laboratory: Laboratory, tenants: &[Tenant; 2]) -> [f64; 2] {
     let engine = laboratory.start();
     let mut rng = SmallRng::seed_from_u64(7);

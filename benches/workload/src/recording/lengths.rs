@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
 /// Returns the output length with which each sequence is replayed, tokens, a final stop token included. A sequence that
-/// did not complete gets the mean length of those of its tier that did, but more than it had.
+/// did not complete gets the mean length of the sequences of its tier that arrived and completed during the recording,
+/// or `max_tokens` if there are none; but more tokens than the server made for it, and at most `max_tokens`. A sequence
+/// that was live when the recording began gets only the rest of its output.
 pub(super) fn lengths(requests: &[RecordedRequest]) -> Vec<u32> {
     let mut sums: BTreeMap<Tier, (u64, u64)> = BTreeMap::new();
     for request in requests.iter().filter(|request| request.before.is_none()) {

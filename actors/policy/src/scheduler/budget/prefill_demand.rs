@@ -15,8 +15,8 @@ const LEAST_ERROR: f64 = 0.03;
 /// targets.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
-    /// Time that prompts need in the next step itself, us: late prompts, and those that a later step would finish too
-    /// late.
+    /// Time that prompts need in the next step itself, us: prompts that a later step would finish after their TTFT
+    /// target less the safety margin, and a part of each prompt whose TTFT target cannot be met any more.
     in_next_step_us: f64,
     /// Prompts that may be finished in a later step: for each the time until it is due (its TTFT target less the safety
     /// margin and one step), us, and the time that computing its rest takes, us.

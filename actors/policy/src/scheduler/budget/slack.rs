@@ -19,8 +19,8 @@ const MAX_BEHIND: f64 = 64.0;
 /// long. This number is not above [`MAX_BEHIND`], so a stream with a recoverable lag still limits the length of steps.
 const RECOVERY_TOKENS: f64 = 64.0;
 
-/// Smallest slack that counts as ample, in steps: the stream can then miss this step and still be in time with the
-/// next.
+/// Slack above which a stream has ample slack, in steps: the stream can then miss this step and still be in time with
+/// the next step.
 const AMPLE_STEPS: f64 = 2.0;
 /// Length of the output for which a stream must keep time until its E2E target, in multiples of the predicted length.
 const OUTPUT_MARGIN: f64 = 3.0;
@@ -53,9 +53,10 @@ fn first_token(stream: &Sequence, begins: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(begins))
 }
 
-/// Returns a sort key of a sequence that sends tokens to its client. The less the sequence is ahead of its TPOT target,
-/// the larger is the key. The key is 0 if the sequence has no TPOT target, or if no step has sampled, or is sampling,
-/// the sequence's first token.
+/// Returns the sort key of a running sequence as a victim under the rule `preemption.victim = slack`; of equally
+/// protected sequences of one effective tier, the one with the smallest key is preempted first. The less a stream is
+/// ahead of its TPOT target, the larger is its key. The key is 0 if the sequence has no TPOT target, or if its first
+/// token neither came nor is being sampled by a step in flight.
 pub(crate) fn urgency(stream: &Sequence, begins: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, begins)) else {

@@ -11,7 +11,9 @@
 //! is the share of premium requests that shall be in target, for example 0.999 (three nines). The reserve begins at its
 //! full size, at which it covers the lag in 99.9 % of the step time. While 1,000 premium requests (one divided by the
 //! share that may miss) are in target without a miss, the covered share falls by a nine: to 99 %, then to 90 %, and
-//! then to none. Each miss adds a nine, up to the full size. Any missed target counts, whatever its cause.
+//! then to none. Each miss adds a nine, up to the full size. A miss counts whatever its cause. But some requests do not
+//! count, in target or not: requests with targets of their own, requests that were on hold or changed their tier, and
+//! requests whose last token came while one tier alone had requests (`State::learn_from_premium`).
 
 use tiercel_device::Timestamp;
 
@@ -57,15 +59,16 @@ pub(crate) struct SlackReserve {
     seen_us: f64,
     /// Number of steps since the slack reserve was last computed.
     steps: u32,
-    /// Time at which the latest step ended.
+    /// Time at which the latest step that the measurement counts ended. Steps of one tier alone and failed steps do not
+    /// count.
     stepped_at: Timestamp,
     /// Slack reserve when it was last computed: a quantile of the lag, us.
     reserve_us: f64,
 }
 
 impl SlackReserve {
-    /// Creates a slack reserve that is 0 us until lags are measured. The reserve begins at its full size: it covers the
-    /// lag in the assured share of the step time, until premium requests are in target.
+    /// Creates a slack reserve without measured lags, which is 0 us. Until premium requests are in target, the reserve
+    /// has its full size: once lags are measured, it covers the lag in the assured share of the step time.
     pub(crate) fn new(assurance: f64) -> SlackReserve {
         SlackReserve {
             assurance,

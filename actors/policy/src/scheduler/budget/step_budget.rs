@@ -1,11 +1,12 @@
 //! The step budget: the length that the next step may have, so that the streams in it keep their TPOT targets.
 //!
 //! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
-//! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The stream
-//! is ahead of its aimed pace by that pace times its output tokens after the first, less the time from its first token
-//! to the start of the planned step. The next step may take the aimed pace plus this time. The stream that allows the
-//! shortest step limits the step, and prompts fill the step up to this length. If only one tier has requests, a stream
-//! may fall behind its aimed pace by [`RECOVERABLE_SHARE`] of its recoverable lag.
+//! A stream with a TPOT target may take its aimed pace, a little less than the target, per token on average. The time
+//! by which the stream is ahead of its aimed pace is: aimed pace, us, times the number of its output tokens after the
+//! first, less the time from its first token to the start of the planned step, us. The next step may take the aimed
+//! pace plus the time by which the stream is ahead. The stream that allows the shortest step limits the step, and
+//! prompts fill the step up to this length. If only one tier has requests, a stream may fall behind its aimed pace by
+//! [`RECOVERABLE_SHARE`] of its recoverable lag.
 //!
 //! Only streams that can still meet their TPOT targets limit the step. Prompts with a prefill demand go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
@@ -137,10 +138,11 @@ impl StepBudget {
         all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
     }
 
-    /// Returns the time of the next step that higher tiers' streams and prompts leave to background streams, us;
-    /// negative if there is none. Prompts take the larger of the prefill demand of all prompts and `in_time_us`, the
-    /// time of the whole rest of prompts in time (0 if streams are not paused for them). `bare_us` is the time of a
-    /// step with the higher tiers' streams alone.
+    /// Returns the time of the next step that is left to background streams, us: the longest step that higher tiers'
+    /// streams and the blocking limit allow, less `bare_us`, less the time of prompts; negative if none is left. The
+    /// time of prompts is the larger of the prefill demand of all prompts and `in_time_us`, the time of the whole rest
+    /// of prompts in time (0 if streams are not paused for them). `bare_us` is the time of a step with the higher
+    /// tiers' streams alone.
     pub(crate) fn background_us(&self, bare_us: f64, in_time_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us.iter().sum();
         self.allowed_by_higher_us(Tier::Background).min(self.blocking_us)

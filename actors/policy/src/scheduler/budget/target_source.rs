@@ -28,13 +28,14 @@ impl TargetSource {
         TargetSource { slo: slo.clone(), info: info.clone(), correction: 1.0 }
     }
 
-    /// Returns the latency targets on a device with this cost model: targets that are numbers as they are, `auto` ones derived
-    /// from the device's speed.
+    /// Returns the latency targets on a device with this cost model. A stated target (a number) is in effect as it is
+    /// if the device can meet it for a request alone. A target that is `auto`, or that the device cannot meet, is
+    /// derived from the device's speed.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
         self.with_unreachable(cost, sizes).0
     }
 
-    /// Returns the latency targets, and the numbers among them that the device cannot meet.
+    /// Returns the latency targets, and the stated targets that the device cannot meet, which derived targets replace.
     fn with_unreachable(
         &self,
         cost: &CostModel,
@@ -44,8 +45,8 @@ impl TargetSource {
         ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo)
     }
 
-    /// Takes over other settings of targets. Returns the targets that follow from them and from the speed of the device
-    /// as it is now, and the numbers among them that the device cannot meet; `None` if the settings are as before.
+    /// Takes over other settings of targets. Returns the targets that follow from these settings and from the present
+    /// speed of the device, and the stated targets that the device cannot meet; `None` if the settings are as before.
     pub(crate) fn follow(
         &mut self,
         slo: &SloSettings,
@@ -61,8 +62,8 @@ impl TargetSource {
 }
 
 impl TargetSource {
-    /// Derives the latency targets again. Returns them, and the numbers among them that the device cannot meet; `None` if step
-    /// times have changed by less than a tenth since the targets were last derived.
+    /// Derives the latency targets again. Returns the targets, and the stated targets that the device cannot meet;
+    /// `None` if step times have changed by less than a tenth since the targets were last derived.
     pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
         let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {

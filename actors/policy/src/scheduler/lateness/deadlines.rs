@@ -97,8 +97,8 @@ impl Deadlines {
         self.late.update(sequence);
     }
 
-    /// Removes a request from the deadlines and from the late requests, because it got its first token, ended or was
-    /// reprioritized.
+    /// Removes a request from the deadlines and from the late requests, because it got its first token, ended or moved
+    /// to another tier.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         self.forget(sequence);
         self.late.leave(sequence);
@@ -143,7 +143,7 @@ struct Judged {
 }
 
 impl Judged {
-    /// Returns a request that is judged at `now`. A step takes `step_us`. Of a prompt without blocks, the share
+    /// Returns a request that is judged at `now`. A step takes `step_us`. Of a prompt that has not started, the share
     /// `uncached_share` is expected to be computed.
     fn new(
         entry: Entry,
@@ -197,9 +197,10 @@ impl InTime {
     }
 }
 
-/// Returns the prompts that are late, in ascending order of their ids, and the total work of the prompts
-/// in time, us. `prompts` are sorted by `until_deadline_us`, ascending. After `before_us` of work of higher tiers, the
-/// prompts get the share `share` of the device's time.
+/// Returns the prompts that are late, in ascending order of their ids, and the total work of the prompts in time, us.
+/// `prompts` are sorted by `until_deadline_us`, ascending. The work of higher tiers, `before_us`, goes first. A prompt
+/// is in time if (`before_us` + work of the prompts in time up to and including this prompt, us) / `share` is at most
+/// `until_deadline_us`; `share` is the share of the device's time that prompts get, 0 to 1.
 fn split_late(
     prompts: impl Iterator<Item = Prompt>,
     before_us: f64,
@@ -235,8 +236,8 @@ impl Deadlines {
         self.insert(sequence);
     }
 
-    /// Adds the deadline of a request again, if it has no first token yet, after an operator changed its tier or its
-    /// priority.
+    /// Adds the deadline of a request again, if the request has no first token yet, after an operator moved the request
+    /// to another tier.
     pub(crate) fn renew(&mut self, sequence: &mut Sequence, (queue, basis): (&Queue, &Basis)) {
         sequence.service.deadline = None;
         if sequence.first_token_at.is_none() {

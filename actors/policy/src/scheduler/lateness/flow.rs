@@ -21,7 +21,7 @@ pub(crate) struct Flow {
     came: f64,
     /// Requests that got their first tokens, with the same weights.
     served: f64,
-    /// Time of the latest change of the counts.
+    /// Time of the latest arrival or first token that was counted. Requests that leave or move do not change this time.
     at: Timestamp,
     /// Time from which on the counts have been about equal; `None` if they differ.
     equal_since: Option<Timestamp>,

@@ -7,20 +7,21 @@
 //! tenant. If no higher tier has requests, and only a few more requests come than can be in time, the tier is thereby
 //! served nearly as by a plain first-come-first-served server.
 //!
-//! If a higher tier has requests, a late request starves only while the request's tier has a balanced flow (`flow`):
-//! in the last minute, the number of requests that came and the number of first tokens have been about equal. Clients
-//! that wait for an answer before they send the next request make the flow balanced. If more requests come, the order
-//! of arrival would make all requests late. If fewer requests come, as after a burst, the time that newcomers leave
-//! drains the backlog.
+//! If a higher tier has requests, a late request without a retry credit starves only while the request's tier, which
+//! must be above background, has a balanced flow (`flow`): in the last minute, the number of requests that came and the
+//! number of first tokens have been about equal. Clients that wait for an answer before they send the next request make
+//! the flow balanced. If more requests come, the order of arrival would make all requests late. If fewer requests come,
+//! as after a burst, the time that newcomers leave drains the backlog.
 //!
-//! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
-//! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and
-//! from the rate at which requests leave it (Little's law). The time in which a tenant's queue drains follows from the
-//! tenant's fair part of the late requests by the weights of the tenants (see [`fair_part`]). So a tenant with few
-//! requests does not wait until the backlog of a tenant with many is served.
+//! If no higher tier has requests, no request without a retry credit starves while its tenant's queue is so long that
+//! in the order of arrival every request would wait for minutes. The time in which the queue of the tier drains follows
+//! from the length of the queue and from the rate at which requests leave the queue (Little's law). The time in which a
+//! tenant's queue drains follows from the tenant's fair part of the late requests by the weights of the tenants (see
+//! [`fair_part`]). So a tenant with few requests does not wait until the backlog of a tenant with many is served.
 //!
-//! A late request whose client came back at its retry time starves at once: the server told the client to come then. At
-//! most [`STARVING_MAX`] requests of a tier starve at a time, the oldest of those that may.
+//! A late request with a retry credit (its client came back at its retry time) starves at once, whatever the traffic,
+//! the flow and the length of the queue: the server told the client to come at that time. At most [`STARVING_MAX`]
+//! requests of a tier starve at a time, the oldest of the requests that may starve.
 
 use crate::Weight;
 use crate::blocks::Salt;
@@ -40,8 +41,8 @@ const ALONE_SHARE: f64 = 0.35;
 /// If no higher tier has requests, a tenant's late requests starve only if its queue drains within this time, us.
 const DRAIN_MAX_US: f64 = 300e6;
 /// Wait after which a late request starves although a higher tier has requests, us: half of the default patience.
-/// Background requests do not starve while higher tiers have requests: higher tiers leave background so little time
-/// that all background requests would be late, and all would starve.
+/// Background requests without a retry credit do not starve while higher tiers have requests: higher tiers leave
+/// background so little time that all background requests would be late, and all would starve.
 const BESIDE_HIGHER_US: u64 = 300_000_000;
 /// Most requests of a tier that starve at a time: as many as one plan may open. Each tenant with late requests has a
 /// part of this number in proportion to its weight, and at least one request. If the parts add up to more than this
@@ -101,7 +102,8 @@ impl LateRequests {
         }
     }
 
-    /// Removes a request from the late and starving ones, because it got its first token, ended or was reprioritized.
+    /// Removes a request from the late and starving requests, because it got its first token, ended or moved to another
+    /// tier.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         remove(&mut self.behind, tier_tenant(sequence), entry(sequence));
         remove(&mut self.starving, tier_tenant(sequence), sequence.id);
@@ -176,7 +178,7 @@ impl LateRequests {
     }
 }
 
-/// Returns the range of the owners of a tier's requests.
+/// Returns the range of the keys of all tenants of a tier.
 fn tenants_of(tier: Tier) -> RangeInclusive<TierTenant> {
     (tier, Salt([0; 16]))..=(tier, Salt([u8::MAX; 16]))
 }
@@ -223,9 +225,9 @@ fn remove<T: Ord>(groups: &mut BTreeMap<TierTenant, Group<T>>, tier_tenant: Tier
     }
 }
 
-/// Returns the wait after which a late request of the tier starves, us, if its tenant's queue drains
-/// in `drain_us`; `None` if no request of the tenant starves, however long it waits. `balanced` says whether about as
-/// many requests of the tier have come as were served for a minute.
+/// Returns the wait after which a late request of the tier without a retry credit starves, us, if its tenant's queue
+/// drains in `drain_us`; `None` if no such request of the tenant starves, however long it waits. `balanced` says
+/// whether about as many requests of the tier have come as were served for a minute.
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic, balanced: bool) -> Option<u64> {
     if !traffic.higher_present(tier) {
         let wait_us = ALONE_US.max((ALONE_SHARE * drain_us) as u64);

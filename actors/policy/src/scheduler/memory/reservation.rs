@@ -143,9 +143,10 @@ impl Reservations {
         unused
     }
 
-    /// Returns the sequences whose blocks are covered by the reservation of their tier: the first running sequences of
-    /// the tier, in order of service, that together hold fewer blocks than are reserved. The sequences after them are
-    /// not covered: if a tier uses up its reservation, its first sequences can take blocks of its last ones to grow.
+    /// Returns the sequences whose blocks are covered by the reservation of their tier: of the tier's running sequences
+    /// that are not on hold, the first ones, in order of service, that together hold fewer blocks than are reserved.
+    /// The sequences after these are not covered: if a tier uses up its reservation, its first sequences can take
+    /// blocks of its last ones to grow.
     pub(crate) fn covered(&self, table: &SequenceTable, limits: Limits) -> HashSet<SeqId> {
         let mut covered = HashSet::new();
         if !self.any_blocks() {

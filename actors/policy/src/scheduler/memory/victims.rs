@@ -60,9 +60,10 @@ pub(crate) struct Claim {
     pub(crate) may_preempt_running: bool,
 }
 
-/// Sort key of a victim: protection, effective tier (the lowest tier first, unless the rule `preemption.victim` ignores
-/// tiers), and a number that this rule counts. The sequence with the smallest key is preempted first; of equal keys,
-/// sequences that retain blocks, then the sequence served last.
+/// Sort key of a victim: protection, effective tier (the lowest tier first), and a number. Among victims of usual
+/// protection the rule `preemption.victim` gives the number, and the tier is a constant if the rule ignores tiers.
+/// Among other victims the tier always counts, and the number is 0. The sequence with the smallest key is preempted
+/// first; of equal keys, sequences that retain blocks, then the sequence served last.
 type VictimKey = (Protection, Reverse<Tier>, u64);
 
 /// The possible victims of a plan in order, and the facts that decide which candidates may preempt each of them.

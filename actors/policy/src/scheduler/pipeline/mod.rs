@@ -3,10 +3,11 @@
 //! A device that takes two steps need not wait for the host between them: the second step is at the device when the
 //! first ends. The second step is planned a short time, the lead, before the first ends, and not as early as possible,
 //! because a request that comes after that plan waits for the end of the second step. The lead is learned: it grows
-//! with each step that was planned too late and shrinks with each that was not, by amounts that leave one step in
-//! [`STEPS_PER_LATE_PLAN`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at
-//! most [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are not
-//! as long as predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
+//! with each step that was planned too late and shrinks with each that was not, by amounts that leave one late step for
+//! [`STEPS_PER_LATE_PLAN`] steps in time (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is
+//! at most [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are
+//! not as long as predicted, a longer lead would make more steps follow at once, but all requests that come wait
+//! longer.
 
 pub(crate) mod progress;
 
@@ -17,9 +18,11 @@ use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 
 /// Upper bound of the number of steps in flight, whatever a device allows.
 pub(crate) const MAX_DEPTH: usize = 2;
-/// One step in this many may be planned too late, so that the device idles before it.
+/// Number of steps planned in time for each step that may be planned too late, so that the device idles before the late
+/// one: the increase of the planning lead after a late step / the decrease after a step in time.
 const STEPS_PER_LATE_PLAN: f64 = 20.0;
-/// Increase of the planning lead after a step that was planned too late, as a share of the step's duration.
+/// Increase of the planning lead after a step at whose end no other step was in flight (the next step was planned too
+/// late), as a share of the predicted duration of the step that ended.
 const LEARNING: f64 = 0.02;
 /// Longest planning lead (time before the end of a step at which the next is planned), in multiples of the host's time
 /// for a step.
@@ -195,8 +198,8 @@ impl Pipeline {
         Some(ended)
     }
 
-    /// Updates the mean planning time: the host took `us` microseconds from when the plan of a step was due until the
-    /// step was submitted.
+    /// Updates the mean planning time by one step. `us` is the time from when the plan was due until the step was
+    /// submitted: the measured time since planning began, plus the most by which the timer of the plan may be late.
     pub(crate) fn observe_planning(&mut self, us: u64) {
         self.planning_us.observe(us as f64);
     }

@@ -33,7 +33,8 @@ impl InFlightProgress {
         self.parts().filter(|part| !part.void)
     }
 
-    /// Whether no step in flight includes the sequence, not even with a void part.
+    /// Whether the sequence has no part of a step in flight, not even a void one. A failed step removes the parts of
+    /// all its sequences, also those of later steps that are still in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.steps[0].is_none()
     }

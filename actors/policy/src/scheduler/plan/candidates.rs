@@ -8,10 +8,12 @@ use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
 /// Returns the sequences that the step may include, at most as many as the step has slots: within an effective tier
-/// running sequences before waiting ones, each group by rank, or by the tiers' fair queue. If suspects of a failed step
-/// are among them, returns the first suspect alone; or, with `leave_out_suspects`, the sequences that are not suspects.
-/// The flag is set after a suspect was denied blocks, so that the others make room, and in plans of a narrowed scope.
-/// If all are suspects, returns the first suspect if the scope is `All`, and nothing otherwise.
+/// running sequences before waiting ones. Running sequences are in the order of rank. Waiting sequences are in the
+/// order of rank too; but if tiers are fair and the last plan was not empty, the waiting sequences that a tier's share
+/// pays for are in the order of the tiers' fair queue. If suspects of a failed step are among these sequences, returns
+/// the first suspect alone; or, with `leave_out_suspects`, the sequences that are not suspects. The flag is set after a
+/// suspect was denied blocks, so that the others make room, and in plans of a narrowed scope. If all are suspects,
+/// returns the first suspect if the scope is `All`, and nothing otherwise.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,

@@ -50,8 +50,8 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, leave_out_suspects: 
         let ample_blocks = view.memory.ample(basis.rules.limits.device_blocks);
         pausing::pause(&mut candidates, budget, (&basis.cost, ample_blocks), begins);
     }
-    // If the retried plan considers only some sequences, go by rank alone: only the first sequence by rank may take
-    // blocks of all others.
+    // If the retried plan considers only some sequences, prompts get tokens by rank alone: only the first sequence by
+    // rank may take blocks of all others, so this sequence must get tokens.
     let by_rank = scope != RetryScope::All;
     prefill::give_tokens(&mut candidates, budget.as_ref(), view, (prompts, by_rank));
     candidates.retain(|candidate| candidate.tokens > 0);

@@ -17,11 +17,11 @@ const PAUSED_MAX_US: u64 = 2_000_000;
 
 /// Leaves streams out of the step, in two stages.
 ///
-/// Stage 1: background and best-effort streams, from the last candidate on, until the others fit into the time that
-/// higher tiers' streams and the prefill demand leave. With `ample_blocks` the step must also have time for all
-/// uncomputed tokens of higher tiers' prompts in time. One overdue stream stays: of the streams that have waited for a
-/// token for longer than [`PAUSED_MAX_US`], the one that has waited longest. A stream that was denied blocks can be
-/// this stream only with `ample_blocks`.
+/// Stage 1: background and best-effort streams, beginning with the last candidate, until the rest of these streams fits
+/// into the time that higher tiers' streams and the prefill demand leave. With `ample_blocks` all uncomputed tokens of
+/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays: of
+/// the streams that have waited for a token for longer than [`PAUSED_MAX_US`], the one that has waited longest. A
+/// stream that was denied blocks can be this stream only with `ample_blocks`.
 ///
 /// Stage 2: standard streams with ample slack, those with the most slack first, until the step is as short as premium
 /// streams allow. Overdue standard streams stay, and so does the overdue stream of stage 1.

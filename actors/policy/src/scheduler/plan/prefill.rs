@@ -1,5 +1,6 @@
-//! Prefill: how many tokens of each prompt a step computes. A prompt is here any candidate that does not decode, so
-//! also a preempted stream whose KV must be computed again or copied in.
+//! Prefill: how many tokens of each prompt a step computes. A prompt is here any candidate with more than one token
+//! left to compute (`Candidate::one_token_left` is false), so also a preempted stream whose KV must be computed again
+//! or copied in. A prompt with one token left is handled as a decode.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::step_budget::StepBudget;
@@ -113,7 +114,8 @@ enum Chunk {
     Tokens(u32),
     /// The step computes no token of this prompt, but may compute tokens of the prompts after it in the order.
     Skip,
-    /// The step is full: it computes nothing of this prompt, nor of any prompt after it.
+    /// The step computes nothing of this prompt, nor of any prompt after it in the order: the step is full, or a long
+    /// chunk of this prompt waits for the next step.
     StepIsFull,
 }
 
@@ -148,7 +150,8 @@ impl PrefillRoom {
         if leaves_partial && most_partial > 0 && self.partial >= most_partial {
             return Chunk::Skip;
         }
-        // Less than `most`, because the prompt that this step finishes decodes in the next step, which takes a token.
+        // `left` must be less than `most`, not equal: the other prompt, which this step finishes, takes one token of
+        // the next step, because it decodes there.
         let next_finishes = next == left && left < most;
         if leaves_partial && next_finishes && self.chunk_waits(sequence, chunk_us, basis) {
             return Chunk::StepIsFull;

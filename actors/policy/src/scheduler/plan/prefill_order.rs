@@ -15,16 +15,19 @@ const TIERS: usize = Tier::ALL.len();
 /// order of deadlines, because requests that arrive later need the time too.
 const RANK_MARGIN: f64 = 3.0;
 
-/// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
-/// and a number that the order in force counts (deadline or length).
+/// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), whether
+/// the request is late, and a number. The number is the deadline, us; the number of tokens left to compute; the start
+/// tag in the fair queue of the tier's tenants; or, while tiers share the time for prompts, the serial number of the
+/// time at which the sequence got its blocks.
 type PrefillKey = (Tier, bool, bool, u64);
 
-/// Returns the order in which the prompts of the step get tokens: `scheduler.prefill_order`, with one exception. The
-/// order of deadlines makes the longest prompts wait, which pays only if other prompts need the time. So the order is
-/// by rank if the setting is `deadline`, only one tier has requests, no prompt of the step was denied blocks, and each
-/// would meet its TTFT target in the order of rank with the margin [`RANK_MARGIN`]. If several tiers have requests, the
-/// order stays by deadline, because later requests of higher tiers may need the time. `share` is the share of the
-/// device's time that prompts get.
+/// Returns the order in which the prompts of the step get tokens: `scheduler.prefill_order`, with one exception. In the
+/// order of deadlines the longest prompts wait, because derived TTFT targets grow with the prompt, and late prompts go
+/// by the number of tokens left to compute. This wait pays only if other prompts need the time. So the order is by rank
+/// if the setting is `deadline`, only one tier has requests, no prompt of the step was denied blocks, and each would
+/// meet its TTFT target in the order of rank with the margin [`RANK_MARGIN`]. If several tiers have requests, the order
+/// stays by deadline, because later requests of higher tiers may need the time. `share` is the share of the device's
+/// time that prompts get.
 pub(super) fn order_in_force(
     candidates: &[Candidate<'_>],
     basis: &Basis,

@@ -4,17 +4,18 @@
 //! will get some. Tokens that a denied sequence was given are lost to the step. Three rules correct the guess. After a
 //! denial, a plan asks to open no more waiting sequences than the last plan could open ([`Retry::open_limit`]). After
 //! an empty plan that skipped running sequences, which may hold the very blocks that are short, the next plan considers
-//! fewer sequences: only those that hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan
-//! the next plan ignores the tiers' fair queue and pauses no stream: within an effective tier, running sequences come
-//! first, then waiting sequences, both by rank, so that the one sequence that may take blocks of all others comes first
-//! ([`Retry::empty_plans`]). When nothing helps, planning waits for the next event.
+//! fewer sequences: only those that hold blocks, then only those with one token left to compute ([`RetryScope`]). And
+//! after any empty plan the next plan ignores the tiers' fair queue, pauses no stream, and lets its first sequence
+//! ignore the reservations of other tiers: within an effective tier, running sequences come first, then waiting
+//! sequences, both by rank, so that the one sequence that may take blocks of all others comes first
+//! ([`Retry::empty_plans`]). When none of these rules helps, planning waits for the next event.
 
 /// Most waiting sequences for which one plan requests blocks. Each costs a look-up of its whole prefix in the prefix
 /// cache, and a step rarely has room for more.
 pub(crate) const OPENS_MAX: usize = 32;
-/// Number of successive empty plans after which planning waits for the next event. Successive empty plans differ only
-/// in their scope, in the order of their candidates and in how many sequences they open, so one more would be empty
-/// too.
+/// Number of successive empty plans after which planning waits for the next event. After the first empty plan,
+/// successive empty plans differ only in their scope, in the order of their candidates and in how many sequences they
+/// ask to open, so one more would be empty too.
 const EMPTY_PLANS_MAX: u32 = 8;
 
 /// Scope of a plan: which sequences it considers; narrowed after an empty plan.
@@ -24,7 +25,8 @@ pub(crate) enum RetryScope {
     All,
     /// The plan considers only sequences that hold blocks.
     Running,
-    /// The plan considers only sequences that decode.
+    /// The plan considers only running sequences with one token left to compute: streams, and prompts whose last token
+    /// is left.
     Decodes,
 }
 
@@ -41,8 +43,8 @@ pub(crate) struct Retry {
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,
-    /// Whether another plan may find more to do: an event came since the last plan, or the next plan considers other
-    /// sequences.
+    /// Whether another plan may find more to do: an event came since the last plan, the next plan considers other
+    /// sequences, or the first sequence of the next plan may ignore the reservations of other tiers.
     pub(crate) may_replan: bool,
 }
 

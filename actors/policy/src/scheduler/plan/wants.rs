@@ -96,8 +96,9 @@ fn want(candidate: &Candidate<'_>, claim: Claim, (rules, traffic): (&Rules, Traf
     let Candidate { sequence, tokens, len, .. } = *candidate;
     let allocated_tokens = rules.allocated_up_front(sequence.longest());
     let kind = if claim.opening {
-        // No watermark for the first candidate, because a request as large as the pool would otherwise wait for ever;
-        // and none for one above background that may preempt others, because it should use free blocks first.
+        // The watermark is 0 for the first candidate, because a request as large as the pool would otherwise wait for
+        // ever. The watermark is also 0 for a candidate above background that may preempt running sequences, because
+        // this candidate should use free blocks before it preempts sequences.
         let high = sequence.tier_before_ageing() < Tier::Background;
         let may_take_all = claim.first || (claim.may_preempt_running && high);
         let keep_free =

@@ -61,7 +61,8 @@ impl Queue {
         }
     }
 
-    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
+    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether these arrivals and all prompts that
+    /// wait are of one tier. Running streams do not count.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
         self.arrivals.traffic(self.table.backlog_tokens(), now)
     }
@@ -79,8 +80,9 @@ impl Queue {
     }
 
     /// Returns the first `most` waiting sequences that may get blocks, if tiers share the time left to best-effort
-    /// requests: first, by rank, sequences whose effective tier is above background; then the others, in the order of
-    /// the tiers' fair queue. A background request counts there even if it has latency targets.
+    /// requests: first, by rank, sequences whose effective tier is above background; then, in the order of the tiers'
+    /// fair queue, sequences whose effective tier is background: best-effort requests, and requests of the background
+    /// tier with or without latency targets.
     pub(crate) fn in_fair_order(
         &self,
         most: usize,

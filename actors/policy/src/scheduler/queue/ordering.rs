@@ -85,8 +85,8 @@ impl Queue {
         }
     }
 
-    /// Gives all sequences new priority keys, because the policy has changed. They keep their latency targets. Under a
-    /// policy that does not judge lateness, no sequence is late.
+    /// Gives all sequences new priority keys, because an operator has changed the policy or its settings. The sequences
+    /// keep their latency targets. Under rules that do not judge lateness, no sequence is late.
     pub(crate) fn place_all(&mut self, basis: &Basis) {
         let empty = SequenceTable::new(basis.rules.preemption.resume);
         let mut all = std::mem::replace(&mut self.table, empty);

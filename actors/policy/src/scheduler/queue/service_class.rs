@@ -9,8 +9,9 @@ pub(crate) struct ServiceClass {
     /// Effective tier: the sequence's own tier, a higher one that it gained by ageing, or background if it is best
     /// effort.
     tier: Tier,
-    /// Tier whose share of the device's time pays for the sequence: its own, if it is served as background and tiers
-    /// share the time of background. `None` otherwise; such sequences go first of the effective tier.
+    /// Tier whose share of the device's time pays for the sequence: the sequence's own tier, if the sequence is served
+    /// as background and tiers share the time of background. `None` otherwise. So either all sequences of an effective
+    /// tier have a payer, or none has.
     payer: Option<Tier>,
 }
 
