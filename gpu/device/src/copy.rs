@@ -84,8 +84,9 @@ pub enum CopyError {
 
 /// Copy side of a device: copies KV blocks between device and host, concurrently with the steps, without blocking the
 /// caller. The two directions are independent of each other. In each direction, batches that sequences wait for run in
-/// the order of submission, and batches ahead of need after them. At most [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT)
-/// batches of a direction have begun, so that no other batch overtakes them.
+/// the order of submission, and batches ahead of need after them. A batch that has begun is not overtaken. At most
+/// [`COPIES_IN_FLIGHT`](crate::COPIES_IN_FLIGHT) batches of a direction have begun and not ended, so a batch that
+/// sequences wait for starts behind few others.
 pub trait CopyEngine: Send {
     /// Submits a batch of copies. When it has ended, the device calls the callback `done` exactly once, from any
     /// thread.

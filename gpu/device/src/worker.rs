@@ -67,9 +67,9 @@ impl StepThread {
     }
 }
 
-/// Interval at which the step thread polls for the end of the oldest step, while it could still accept another step.
-/// Mostly the next step is submitted within one interval; then no further step is accepted, and the thread blocks until
-/// the oldest step ends.
+/// Interval at which the step thread polls for the end of the oldest step, while it could still accept another step,
+/// and at which the copy thread polls for the ends of batches, while a batch is in flight. Mostly the next step is
+/// submitted within one interval; then the step thread accepts no further step, and blocks until the oldest step ends.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// A step that the thread has begun and whose end is not reported yet.

@@ -23,8 +23,9 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     fn narrow(value: f32) -> Self;
     /// Converts a stored element to f32; the conversion is exact.
     fn widen(self) -> f32;
-    /// Loads eight stored elements and converts them to a vector of f32. Kernels compiled for AVX2 and F16C inline this
-    /// function.
+    /// Loads eight stored elements and converts them to a vector of f32. The processor must have AVX2 and F16C. The
+    /// only caller, the function `load` of `attention/avx2.rs`, keeps this condition: the kernels that use `load` run
+    /// only with an `Avx2` value, which exists only on a processor with AVX2 and F16C. Kernels inline this function.
     #[cfg(target_arch = "x86_64")]
     fn load(from: &[Self; 8]) -> __m256;
 }
@@ -98,7 +99,7 @@ impl Element for bf16 {
 
 /// Largest magnitude of an 8-bit element. -128 is not used, so that the range is symmetric.
 const Q8_MAX: f32 = 127.0;
-/// Smallest scale that is stored, about the smallest whose inverse is finite; a smaller scale is stored as 0.
+/// Smallest scale that is stored; a smaller scale is stored as 0. The inverse of every stored scale but 0 is finite.
 const Q8_SCALE_MIN: f32 = 1e-37;
 
 impl Element for i8 {

@@ -62,8 +62,8 @@ fn write<E: Element>(
     }
 }
 
-/// Returns `1 / scale`, or 0 for the scale 0 of a key or value of zeros and for the scale NaN of one that is not
-/// finite.
+/// Returns `1 / scale`, or 0 for the scale 0 of a key or value whose components are all close to 0, and for the scale
+/// NaN of a key or value with a component that is not finite.
 fn inverse(scale: f32) -> f32 {
     if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }

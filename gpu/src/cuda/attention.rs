@@ -14,8 +14,8 @@ use std::f32::consts::LOG2_E;
 pub(super) struct SpanMemory {
     /// Address of the partial results, `[span][query head][head_dim + 2]` in f32.
     results: DevicePtr,
-    /// Address of the counts of finished thread blocks, `[span][part of the query heads]` in u32: all 0 between
-    /// launches.
+    /// Address of the counts of finished thread blocks, `[span][key head][part of its query heads]` in u32: all 0
+    /// between launches.
     finished: DevicePtr,
 }
 

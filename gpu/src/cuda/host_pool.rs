@@ -27,7 +27,7 @@ pub struct HostPlan {
 }
 
 impl HostPlan {
-    /// Returns the plan of a pool of `blocks` blocks in pieces of 32 MiB.
+    /// Returns the plan of a pool of `blocks` blocks in pieces of at most 32 MiB, or of one block if a block is larger.
     pub fn new(block_bytes: usize, blocks: u32) -> HostPlan {
         let piece_blocks = (PIECE_BYTES / block_bytes.max(1)).clamp(1, u32::MAX as usize) as u32;
         HostPlan { block_bytes, blocks, piece_blocks }
@@ -71,7 +71,7 @@ pub struct HostPool<P> {
 }
 
 impl<P: PinHost> HostPool<P> {
-    /// Pins the first pieces of a host pool, 256 MiB.
+    /// Pins the first pieces of a host pool (`FIRST_PIECES`), or all pieces if the pool has fewer.
     ///
     /// # Errors
     /// [`CudaError::Memory`].

@@ -15,7 +15,7 @@ pub(super) const ATTENTION_THREADS: u32 = 32 * shapes::ATTENTION_WARPS as u32;
 pub struct Unit {
     /// Name of the kernels' source file, for errors, logs and the names of cache files.
     pub name: &'static str,
-    /// Full text of the kernels' source file, with the shared header in front.
+    /// Full text that is compiled: the shared headers that the kernels need, then the source files of the kernels.
     pub source: &'static str,
     /// Names of the kernels in the source file.
     pub kernels: &'static [&'static str],

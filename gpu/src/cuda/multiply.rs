@@ -12,8 +12,8 @@ const TILE: usize = 8;
 
 /// Name of the kernel that multiplies many rows of activations by a bf16 matrix (`gpu/kernels/product_tiles.cu`).
 pub(super) const TILES: &str = "multiply_bf16_tiles";
-/// Shared memory of a thread block of [`TILES`], bytes: three half chunks, of 64 inputs, of its features and rows, in
-/// bf16.
+/// Shared memory of a thread block of [`TILES`], bytes: three half chunks. A half chunk holds 64 inputs of [`SIDE`]
+/// features and of [`SIDE`] rows, in bf16 (2 bytes a number).
 pub(super) const TILES_SHARED_BYTES: u32 = 3 * 2 * SIDE as u32 * 64 * 2;
 /// Features and rows of a thread block of [`TILES`].
 const SIDE: usize = 128;
@@ -52,7 +52,8 @@ pub(super) struct Form {
 }
 
 use NumberType::{Fp8, Int4, Int8};
-/// Forms of all kernels; of a type of matrix, those for fewer rows come first.
+/// Forms of all kernels but [`TILES`], which has no form. Of the forms for a type of matrix, a form for fewer rows
+/// comes before a form for more rows.
 const FORMS: [Form; 16] = [
     form("multiply_int4_8", Some(Int4), (2, 1, 2), 2),
     form("multiply_int4_16", Some(Int4), (2, 2, 2), 2),

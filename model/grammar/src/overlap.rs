@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-/// Maximum length of a chain of references that is followed.
+/// Length of a chain of references, in references, from which on the chain is not followed.
 const HOPS_MAX: usize = 8;
 /// Maximum number of options. Every pair of options is compared.
 const OPTIONS_MAX: usize = 64;

@@ -4,8 +4,9 @@ use super::DecoderLimits;
 use crate::arch::ModelConfig;
 use tiercel_gpu::{OpError, Ops, TensorUse};
 
-/// Lower bound, however large the vocabulary, of the number of rows whose logits fit in memory at once (a chunk). Each
-/// chunk reads the whole output matrix, so small chunks would be slow.
+/// Lower bound of the number of rows whose logits fit in memory at once (a chunk), however large the vocabulary; a
+/// chunk has fewer rows only if no step samples that many rows. Each chunk reads the whole output matrix, so small
+/// chunks would be slow.
 const LOGIT_ROWS_MIN: usize = 16;
 
 /// Activation tensors of the forward pass, with one row per token of the batch except where noted.

@@ -24,8 +24,8 @@ struct Budget {
     share: f64,
 }
 
-/// Opens a model on a GPU as [`load`](super::load) does, but without the speed measurement and without starting
-/// threads.
+/// Opens a model on a GPU as [`load`](super::load) does, but without the speed measurement and without starting the
+/// step thread and the copy thread. The threads of the compute pool are started.
 ///
 /// The largest step is run before the KV cache is allocated. A KV cache of automatic size takes the memory that this
 /// step leaves.
@@ -111,8 +111,8 @@ fn one_block<D: Driver>(
 /// Growth of a host pool; `None` if the pool is complete.
 type Growth = Option<Box<dyn HostGrowth>>;
 
-/// Makes the copy side of the GPU and pins the first piece of its host pool. Returns the copier, the growth of the
-/// pool, and the number of blocks that the pool will have.
+/// Makes the copy side of the GPU and pins the first pieces of its host pool. Returns the copier, the growth of the
+/// pool, and the number of blocks that the complete pool will have.
 fn host_pool<D: Driver>(
     ops: &mut CudaOps<D>,
     kv: CudaKv,

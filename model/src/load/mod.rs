@@ -39,7 +39,8 @@ pub struct Loaded {
     pub checkpoint: Checkpoint,
 }
 
-/// Parts of an opened device whose threads are not started yet, for benchmarks and tests that call them directly.
+/// Parts of an opened device whose step thread and copy thread are not started yet, for benchmarks and tests that call
+/// the parts directly. The threads of the device's compute pool run already.
 pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
     /// Properties of the device, such as its number of KV blocks.
     pub info: DeviceInfo,
@@ -114,7 +115,8 @@ pub fn start<O: Ops + 'static, C: QueuedCopier>(
     Ok(Device { info, profile, runner, copier, host_growth })
 }
 
-/// Opens a model on the CPU as [`load`] does, but without the speed measurement and without starting threads.
+/// Opens a model on the CPU as [`load`] does, but without the speed measurement and without starting the step thread
+/// and the copy thread. The threads of the compute pool are started.
 ///
 /// # Errors
 /// [`LoadError`].

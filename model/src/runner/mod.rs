@@ -27,8 +27,9 @@ use tiercel_device::{
 };
 use tiercel_gpu::Ops;
 
-/// Longest time that a device which draws tokens waits for masks beyond the bound, us: the step before may have been
-/// much longer than this one.
+/// Most time, us, that a step on a device that draws tokens waits for masks because the last step was long: the step
+/// waits for the bound, or for half of the last step's time but at most this value, whichever is longer. The last step
+/// may have been much longer than the step that waits.
 const WAIT_MEANWHILE_US: u64 = 10_000;
 
 /// Limits of a runner of steps, beside the largest batch and longest sequence of its decoder.

@@ -207,7 +207,8 @@ fn is_bias_of_layer(name: &str) -> bool {
     name.ends_with(".bias") && (name.starts_with("blk.") || name.starts_with("model.layers."))
 }
 
-/// Returns whether a tensor can be left unread because it only repeats the configuration or another tensor.
+/// Returns whether a tensor may have no role: the tensor repeats the configuration or another tensor, or is read as a
+/// part of the configuration (`rope_freqs.weight`).
 fn is_derived(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "lm_head.weight"
 }

@@ -5,7 +5,7 @@
 //! | `checkpoint.rs` | a model on disk: opened, configuration read, every tensor checked to be present |
 //! | `hf_dir.rs` | safetensors, single and sharded |
 //! | `stored.rs` | a tensor as a checkpoint stores it, plain or quantized |
-//! | `quantized` | FP8, AWQ and GPTQ matrices of Hugging Face directories |
+//! | `quantized` | FP8, AWQ, GPTQ and compressed-tensors' packed integer matrices of Hugging Face directories |
 //! | `roles.rs` | purpose of each tensor, its name in either format, its shape |
 //! | `load.rs` | packing into the device's matrices |
 //! | `random.rs` | random weights, for checks |

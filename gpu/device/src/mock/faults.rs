@@ -9,8 +9,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Faults that the mock device injects into steps and copies. Each probability applies to every step or batch of copies
-/// by itself; the seed of the device decides which steps and batches are hit. Each timed fault states from which step
-/// or time on it hits, and how many times.
+/// by itself, but [`MockFaults::mask_late`] applies to every sampling slice of a step by itself. The seed of the device
+/// decides which steps, batches and sampling slices are hit. Each timed fault states from which step or time on it
+/// hits, and how many times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockFaults {

@@ -200,16 +200,18 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     let mut dots = [[_mm256_setzero_ps(); V]; R];
     for pair in (0..queries[0].len()).step_by(2) {
         for i in [pair, pair + 1] {
-            // Prefetches each cache line once: two components of the keys share a line, unless one component fills a
-            // line.
+            // Prefetches once for each pair of components if the keys of one component take less than a cache line (64
+            // bytes), otherwise once for each component. A cache line can be prefetched more than once: with 8-bit
+            // elements and blocks of 16 slots, a line holds keys of four components.
             if i == pair || size * size_of::<E>() >= 64 {
                 let at = i * size;
                 _mm_prefetch::<_MM_HINT_T0>(ahead.keys.wrapping_add(at).cast());
                 _mm_prefetch::<_MM_HINT_T1>(ahead.values.wrapping_add(at).cast());
             }
-            // SAFETY: the caller checked that the block has `size` keys for each component and that every query has as
-            // many components, an even number. The `8 * V` keys end at or before the end of the component's `size`
-            // keys.
+            // SAFETY: `span_scores` asserts that each head of a block has `size` keys for each component, and that
+            // every query has `head_dim` components, a multiple of eight. `head_scores` passes the keys from a slot on
+            // that is a multiple of `8 * V`, and `size` is a multiple of `8 * V` too. So the `8 * V` keys end at or
+            // before the end of the component's `size` keys.
             let (keys, query) = unsafe {
                 let keys: [__m256; V] =
                     std::array::from_fn(|v| load(keys.as_ptr().add(i * size + v * LANES)));

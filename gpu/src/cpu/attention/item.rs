@@ -133,8 +133,9 @@ impl<'a> Attention<'a> {
             }
             let block = batch[tile.seq].table[first_block + index];
             // SAFETY: `attention` chose `E` by the layout's element type. The function asserts that the layer has these
-            // heads. The KV writes of the layer are done, and the step names these blocks, so nothing writes the keys
-            // and values of the layer before the step ends.
+            // heads. The KV writes of the layer are done. By the sharing rule of `cpu::kv`, which the engine keeps, no
+            // copy writes a block that the step names, so nothing writes the keys and values of the layer before the
+            // step ends.
             unsafe {
                 keys.push(kv.elements::<E>(kv.keys(block, layer, tile.kv_heads.start), heads));
                 values.push(kv.elements::<E>(kv.values(block, layer, tile.kv_heads.start), heads));

@@ -28,10 +28,11 @@ pub(crate) struct Arena {
     promised: usize,
 }
 
-/// Element types for which zeroed memory is a valid value, aligned to at most [`ALIGNMENT`] bytes.
+/// Element types for which zeroed memory is a valid value. [`Arena::pack`] checks while the program is compiled that a
+/// type is aligned to at most [`ALIGNMENT`] bytes.
 ///
 /// # Safety
-/// Zeroed memory must be a valid value of the type, and the type must be aligned to at most [`ALIGNMENT`] bytes.
+/// Zeroed memory must be a valid value of the type.
 pub(crate) unsafe trait Zeroed: Copy + Send + Sync {}
 
 // SAFETY: the element type of packed weights consists of arrays of numbers, and zero bits are the number zero.
@@ -76,9 +77,10 @@ impl Arena {
             .and_then(|bytes| bytes.checked_next_multiple_of(ALIGNMENT))
             .ok_or_else(|| refuse("more than an address can count".to_owned()))?;
         let (chunk, start) = self.carve(bytes).map_err(refuse)?;
-        // SAFETY: `start..start + bytes` is inside the mapping and aligned, because a mapping starts at a page. The
-        // range is handed out once, so nothing else refers to it. The mapping is zeroed, and zeroed memory is a valid
-        // `T`.
+        // SAFETY: `start..start + bytes` is inside the mapping. The range is aligned for `T`: the mapping starts at a
+        // page, `start` is a sum of sizes that are rounded up to `ALIGNMENT`, and `T` is aligned to at most
+        // `ALIGNMENT`. `carve` returns each range once, so nothing else refers to the range. The mapping is zeroed, and
+        // zeroed memory is a valid `T`.
         fill(unsafe {
             std::slice::from_raw_parts_mut(chunk.as_mut_ptr().add(start).cast::<T>(), len)
         });

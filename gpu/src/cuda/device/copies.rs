@@ -100,10 +100,13 @@ impl CopyDriver for CudaCopies {
         let stream = self.directions[direction.index()].stream;
         let mut device = device;
         for (host, bytes) in self.host.parts(host, bytes)? {
-            // SAFETY: the range is inside the pinned memory, which only the copies of this value touch. The engine
-            // never has two copies of one block in flight, and submits no step that writes a block while the block is
-            // copied. The stream waits for the fence of the batch, which includes every earlier step that writes the
-            // block. The engine learns that the copy has ended only after the event that `close` records.
+            // SAFETY: the host range is inside the pinned memory, which only the copies of this value touch and which
+            // `self.host` keeps pinned. The device range is inside the KV cache, because `CudaCopier` checks the block
+            // numbers of each batch. The driver frees the KV cache only when no batch is in flight: `Driver::host_pool`
+            // demands this order. The engine never has two copies of one block in flight, and submits no step that
+            // writes a block while the block is copied. The stream waits for the fence of the batch, which includes
+            // every earlier step that writes the block. The engine learns that the copy has ended only after the event
+            // that `close` records.
             let copied = unsafe {
                 match direction {
                     CopyDirection::Out => memory::copy_out(host, device.0, bytes, stream),

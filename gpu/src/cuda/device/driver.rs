@@ -80,7 +80,10 @@ impl CudaDriver {
             kernel: kernel.to_owned(),
             why: error.words(),
         };
-        // SAFETY: the machine code is a complete cubin; the driver copies it.
+        // SAFETY: the machine code comes from the compiler, or from a cache file. `compile::keep` writes a cache file
+        // under a temporary name and then renames the file, so every cache file is a complete cubin unless another
+        // program damages the file. `is_machine_code` checks only the length and the magic number, and NVIDIA's driver
+        // checks the rest. NVIDIA's driver copies the machine code.
         let module = unsafe { kernel::load(code) };
         let module = module.map_err(|error| failed("a unit", error))?;
         self.modules.push(module);

@@ -23,8 +23,8 @@ struct Pieces {
 /// Address of a piece of pinned memory.
 struct Piece(*mut u8);
 
-// SAFETY: an address may be used from any thread. Which thread may use the memory behind it is up to
-// `PinnedHost::parts`.
+// SAFETY: an address may be used from any thread. Only `CudaCopies` touches the memory behind the address, through
+// `PinnedHost::parts`, and one thread at a time uses a `CudaCopies`.
 unsafe impl Send for Piece {}
 // SAFETY: as above; the address never changes.
 unsafe impl Sync for Piece {}

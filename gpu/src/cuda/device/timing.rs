@@ -11,7 +11,9 @@ use cudarc::driver::sys::CUevent;
 /// The time may include work of other streams that the GPU does in between. `None` if the driver does not have the
 /// call.
 pub(super) fn elapsed_us(from: CUevent, to: CUevent) -> Result<Option<u64>, CudaError> {
-    // SAFETY: both events were made with timing, belong to the caller, were recorded and have happened.
+    // SAFETY: the only callers, `StepEvents::elapsed_us` and `CudaCopies::end`, own the events, so the events exist
+    // during the call. The CUDA driver returns an error for an event without timing, that was not recorded, or that has
+    // not happened yet.
     match unsafe { event::elapsed_ms(from, to) } {
         Ok(ms) => Ok(Some((f64::from(ms) * 1e3).round() as u64)),
         Err(DriverError::Absent(_)) => Ok(None),

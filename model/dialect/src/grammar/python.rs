@@ -5,7 +5,7 @@ use crate::{Tool, Tools};
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 
-/// Maximum number of references that lead from one to the next; after more, a value may be any Python literal.
+/// Number of references, each of which leads to the next, from which on a value may be any Python literal.
 const REFERENCES_MAX: usize = 8;
 
 /// Returns the Lark alternatives `f(a=…)` of all functions.
@@ -130,7 +130,7 @@ impl<'r> Reader<'r, '_> {
     }
 
     /// Returns the name of the rule for the schema that a reference points to. A reference that leads to no schema, or
-    /// that leads through more than [`REFERENCES_MAX`] references, stands for any value.
+    /// that leads through [`REFERENCES_MAX`] or more references, itself included, stands for any value.
     fn referred(&mut self, reference: &'r str) -> String {
         if let Some(name) = self.referred.get(reference) {
             return name.clone();
@@ -142,7 +142,8 @@ impl<'r> Reader<'r, '_> {
         name
     }
 
-    /// Returns the schema that a reference points to, through at most [`REFERENCES_MAX`] references.
+    /// Returns the schema that a reference points to, through fewer than [`REFERENCES_MAX`] references, the given
+    /// reference included; otherwise `None`.
     fn target(&self, reference: &str) -> Option<&'r Value> {
         let mut target = self.root.pointer(reference.strip_prefix('#')?)?;
         for _ in 1..REFERENCES_MAX {

@@ -26,7 +26,7 @@ pub(super) struct Reasoning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Start,
-    /// After the tag that opens the reasoning and the line breaks behind the tag.
+    /// After the tag that opens the reasoning, before the first character that is no line break.
     Fresh,
     Inside,
     /// After the tag that closes the reasoning.

@@ -212,7 +212,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether no text can follow in the state of an automaton, which has found a match before its last byte.
+/// Returns whether every further byte leads the automaton from `state` to a dead state. The match that the automaton
+/// found before the last byte is then final: no further text can change the match.
 fn is_last(automaton: &DFA, cache: &mut Cache, state: LazyStateID) -> bool {
     let mut bytes =
         automaton.byte_classes().representatives(0..=255).filter_map(|unit| unit.as_u8());

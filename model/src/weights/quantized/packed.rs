@@ -1,8 +1,8 @@
-//! Integer weights as compressed-tensors packs them (format `pack-quantized`). A word of `weight_packed` (`[n, k * bits
-//! / 32]`, rounded up) holds the weights of neighbouring inputs of one output, each plus half of its range.
-//! `weight_scale` is `[n, groups]`. `weight_zero_point` (`[n * bits / 32, groups]`, rounded up) holds zero points of
-//! neighbouring outputs, also plus half of the range; symmetric integers have none. `weight_shape` holds `n` and `k`;
-//! `weight_g_idx` (`[k]`) has the group of each input if the inputs are not in order.
+//! Integer weights as compressed-tensors packs them (format `pack-quantized`). A word of `weight_packed`
+//! (`[n, k * bits / 32]`, rounded up) holds the weights of neighbouring inputs of one output, each as
+//! `weight + 2^(bits - 1)`. `weight_scale` is `[n, groups]`. `weight_zero_point` (`[n * bits / 32, groups]`, rounded
+//! up) holds zero points of neighbouring outputs, each as `zero point + 2^(bits - 1)`; symmetric integers have none.
+//! `weight_shape` holds `n` and `k`; `weight_g_idx` (`[k]`) has the group of each input if the inputs are not in order.
 
 use super::groups::{GroupTable, Groups, field};
 use super::parts::{Floats, Parts, Words};
