@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A server that runs as a process. Dropping it kills the process.
 pub struct Program {
@@ -75,6 +76,23 @@ impl Program {
         let mut command = Command::new(&self.path);
         command.args(["ctl", "--url", &self.control_url]).args(args);
         command.env_remove("TIERCEL_API_KEY").output().unwrap()
+    }
+
+    /// Sends SIGTERM to the process until the process ends, at most `most` times, 50 ms apart. Returns the exit code of
+    /// the process; `None` if it still runs.
+    ///
+    /// # Panics
+    /// If the operating system cannot send the signal.
+    pub fn terminate(&mut self, most: u32) -> Option<i32> {
+        for _ in 0..most {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            let id = self.id().to_string();
+            assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+        None
     }
 
     /// Waits for the end of the process, which must succeed, and returns the lines of its log.

@@ -1,4 +1,4 @@
-//! A drain of a server that runs as a process, by the command line.
+//! Drains of a server that runs as a process, by the command line.
 
 use crate::{background, rest_of};
 use serde_json::{Value, json};
@@ -48,4 +48,21 @@ fn a_drain_by_the_command_line_ends_64_streams_by_its_deadline_with_exit_code_0(
     // The process has ended with exit code 0; `log` checks that.
     let log = server.log();
     assert!(log.iter().any(|line| line.contains("\"action\":\"drained\"")), "{log:?}");
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_an_operator_drains() {
+    let profile = SlowProfile::with_blocks(4_096);
+    let device = format!("mock:{}", profile.name());
+    let mut server =
+        Program::serve(env!("CARGO_BIN_EXE_tiercel-program"), &["--device", device.as_str()]);
+    // The stream takes 45 s.
+    let mut stream = Connection::open(server.address());
+    let headers = [("content-type", "application/json")];
+    let body = background(900).to_string();
+    stream.send_request("POST", "/v1/completions", &headers, body.as_bytes());
+    assert_eq!(stream.head().unwrap().status, 200);
+    let drained = server.ctl(&["drain", "--deadline-s", "3600", "--no-wait"]);
+    assert_eq!(drained.status.code(), Some(0), "{drained:?}");
+    assert_eq!(server.terminate(400), Some(130));
 }
