@@ -33,7 +33,7 @@ output token 0.
 
 Example:
   tiercel trace show run.trace --request 17 --from 30 --to 40
-  tiercel trace show run.trace --kind preempt,resume,ended | grep -w seq17")]
+  tiercel trace show run.trace --kind preempt,resume,resumed,ended | grep -w seq17")]
 pub(crate) struct Show {
     /// Trace file
     file: PathBuf,
