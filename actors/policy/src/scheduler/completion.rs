@@ -148,7 +148,8 @@ impl State {
         };
         if first {
             self.queue.tenants.served(sequence);
-            self.queue.token_queue.stops_waiting(sequence.service.tenant);
+            let service = &sequence.service;
+            self.queue.token_queue.stops_waiting(service.tenant, service.token_tag);
             self.deadlines.leave(sequence);
         }
         self.ledger.output(sequence.tier, sequence.service.account);

@@ -33,9 +33,10 @@ impl State {
             plan.skips_running = false;
             self.retry.scope = RetryScope::All;
         }
-        // Do not count running sequences as skipped while one suspect of a failed step is tried alone.
-        let on_purpose = !self.suspects.is_empty() && !leave_out_suspects;
-        self.retry.skipped_running = plan.skips_running && !on_purpose;
+        // Do not count running sequences as skipped if the plan tries one suspect of a failed step alone. Suspects that
+        // cannot run now, because they are on hold for example, are in no plan.
+        let tries_suspect = plan.wants.iter().any(|want| self.suspects.contains(want.ticket.seq));
+        self.retry.skipped_running = plan.skips_running && !(tries_suspect && !leave_out_suspects);
         let news = !self.outbox.progress.is_empty() || !self.outbox.released.is_empty();
         if plan.wants.is_empty() && !news {
             return None;
@@ -95,9 +96,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use crate::scheduler::State;
     use crate::scheduler::plan::retry::RetryScope;
     use crate::scheduler::tests::{NOW, scheduler, sequence, step, submit};
+    use crate::scheduler::{Hold, State};
+    use tiercel_config::StepMix;
     use tiercel_device::{SeqId, StepDone, StepError, Tier, Timestamp};
 
     /// Creates a scheduler whose running sequences 1 and 2 are suspects of a failed step.
@@ -136,6 +138,24 @@ mod tests {
         let mut s = suspecting();
         assert_eq!(s.plan(NOW).expect("a step").wants.len(), 1);
         assert!(!s.retry.skipped_running, "sequence 2 is left out on purpose");
+    }
+
+    #[test]
+    fn sequences_are_skipped_although_a_suspect_is_on_hold() {
+        let skipped = |held: bool| {
+            let mut s = scheduler(|settings| settings.scheduler.mix = StepMix::PromptsAlone);
+            for id in 1..=2 {
+                s.enqueue(sequence(id, Tier::Standard, 4));
+            }
+            step(&mut s);
+            s.suspects.extend([SeqId(1)].into_iter());
+            s.set_hold(SeqId(1), Hold::Operator, held);
+            s.enqueue(sequence(3, Tier::Standard, 4));
+            let request = s.plan(NOW).expect("a sequence waits");
+            (request.wants[0].ticket.seq, s.retry.skipped_running)
+        };
+        assert_eq!(skipped(false), (SeqId(1), false), "sequence 2 is left out on purpose");
+        assert_eq!(skipped(true), (SeqId(3), true), "sequence 2 is left out for a prompt");
     }
 
     #[test]

@@ -50,29 +50,35 @@ pub(crate) struct FairQueue {
 }
 
 /// A tenant's tags in a fair queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Tags {
-    /// Start tag of the tenant's last request: the virtual time, in start-time fair queueing, at which its
-    /// service begins.
-    start: f64,
     /// Finish tag of the tenant's last request (start tag + service / weight), which is the earliest start tag of its
     /// next one.
     finish: f64,
     /// Refund that is not deducted from `finish` yet, because the tenant's waiting requests must keep their order:
     /// virtual time, in the unit of the tags.
     refund: f64,
-    /// Number of the tenant's requests that have no first token yet.
-    waiting: u32,
+    /// Start tags of the tenant's requests that have no first token yet (the bits of the number, which order numbers
+    /// from 0 on as the numbers), each with the number of requests that have this tag. A start tag is the virtual time,
+    /// in start-time fair queueing, at which the service of a request begins.
+    waiting: BTreeMap<u64, u32>,
 }
 
 impl Tags {
+    /// Changes the finish tag by `by`, less the refund that is due, but not to less than the start tag of any request
+    /// that waits.
     fn correct(&mut self, by: f64) {
         let finish = self.finish + by - self.refund;
-        let least = if self.waiting > 0 { self.start } else { f64::NEG_INFINITY };
-        self.finish = finish.max(least);
+        let last = self.waiting.last_key_value().map(|(bits, _)| f64::from_bits(*bits));
+        self.finish = finish.max(last.unwrap_or(f64::NEG_INFINITY));
         self.refund = self.finish - finish;
-        self.start = self.start.min(self.finish);
     }
+}
+
+/// Returns the bits of a start tag, which is at least 0, as a key.
+fn key(start: f64) -> u64 {
+    // The sum is 0 for the number -0, whose bits are not in order.
+    (start + 0.0).to_bits()
 }
 
 impl FairQueue {
@@ -82,25 +88,38 @@ impl FairQueue {
         if self.tags.len() >= MAX_TENANTS && !self.tags.contains_key(&tenant) {
             self.forget_least();
         }
-        let fresh =
-            Tags { start: self.virtual_time, finish: self.virtual_time, refund: 0.0, waiting: 0 };
-        let tags = self.tags.entry(tenant).or_insert(fresh);
-        tags.start = tags.finish.max(self.virtual_time);
-        tags.waiting += 1;
-        tags.finish = tags.start + weight.virtual_time(service);
-        tags.start
+        let tags = self.tags.entry(tenant).or_insert_with(|| Tags {
+            finish: self.virtual_time,
+            refund: 0.0,
+            waiting: BTreeMap::new(),
+        });
+        let start = tags.finish.max(self.virtual_time);
+        *tags.waiting.entry(key(start)).or_default() += 1;
+        tags.finish = start + weight.virtual_time(service);
+        start
     }
 
     /// Whether requests of another tenant than `tenant` wait.
     pub(crate) fn others_wait(&self, tenant: Salt) -> bool {
-        self.tags.iter().any(|(other, tags)| *other != tenant && tags.waiting > 0)
+        self.tags.iter().any(|(other, tags)| *other != tenant && !tags.waiting.is_empty())
     }
 
-    /// Records that a waiting request of a tenant got its first token, ended without one, or moved to another fair
-    /// queue.
-    pub(crate) fn stops_waiting(&mut self, tenant: Salt) {
-        if let Some(tags) = self.tags.get_mut(&tenant) {
-            tags.waiting = tags.waiting.saturating_sub(1);
+    /// Returns the least start tag of all requests that wait; `None` if none waits.
+    pub(crate) fn least_waiting(&self) -> Option<f64> {
+        let least = |tags: &Tags| tags.waiting.first_key_value().map(|(bits, _)| *bits);
+        self.tags.values().filter_map(least).min().map(f64::from_bits)
+    }
+
+    /// Records that a waiting request of a tenant, with the start tag `start`, got its first token, ended without one,
+    /// or moved to another fair queue.
+    pub(crate) fn stops_waiting(&mut self, tenant: Salt, start: f64) {
+        let Some(tags) = self.tags.get_mut(&tenant) else { return };
+        // A tenant that was forgotten meanwhile has no such request.
+        if let Some(number) = tags.waiting.get_mut(&key(start)) {
+            *number -= 1;
+            if *number == 0 {
+                tags.waiting.remove(&key(start));
+            }
             tags.correct(0.0);
         }
     }
@@ -122,7 +141,7 @@ impl FairQueue {
     /// Forgets the tenant with the earliest finish tag; tenants without waiting requests go first.
     fn forget_least(&mut self) {
         let least = self.tags.iter().min_by(|(_, a), (_, b)| {
-            (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))
+            b.waiting.is_empty().cmp(&a.waiting.is_empty()).then(a.finish.total_cmp(&b.finish))
         });
         if let Some(tenant) = least.map(|(tenant, _)| *tenant) {
             self.tags.remove(&tenant);
@@ -161,17 +180,28 @@ mod tests {
     fn what_a_tenant_did_not_get_is_given_back_when_nothing_of_it_waits() {
         let mut queue = FairQueue::default();
         let (fickle, other) = (Salt([1; 16]), Salt([2; 16]));
-        for _ in 0..100 {
-            queue.arrive(of(fickle), 10.0);
-        }
+        let starts: Vec<f64> = (0..100).map(|_| queue.arrive(of(fickle), 10.0)).collect();
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
         // All requests of the tenant give up without service, so their charge is refunded in full.
-        for _ in 0..100 {
-            queue.stops_waiting(fickle);
+        for start in starts {
+            queue.stops_waiting(fickle, start);
             queue.correct(of(fickle), -10.0);
         }
         assert!(!queue.others_wait(other));
         assert_eq!(queue.arrive(of(fickle), 10.0), 0.0, "it owes nothing");
+    }
+
+    #[test]
+    fn what_the_last_requests_of_a_tenant_did_not_get_is_given_back_while_an_earlier_one_waits() {
+        let mut queue = FairQueue::default();
+        let tenant = Salt([1; 16]);
+        let starts: Vec<f64> = (0..100).map(|_| queue.arrive(of(tenant), 10.0)).collect();
+        for start in &starts[1..] {
+            queue.stops_waiting(tenant, *start);
+            queue.correct(of(tenant), -10.0);
+        }
+        assert_eq!(queue.least_waiting(), Some(0.0));
+        assert_eq!(queue.arrive(of(tenant), 10.0), 10.0, "it owes only the request that waits");
     }
 
     #[test]
@@ -211,7 +241,7 @@ mod tests {
         for tenant in 0..MAX_TENANTS {
             queue.arrive(of(salt(tenant)), if tenant == idle { 50.0 } else { 1.0 });
         }
-        queue.stops_waiting(salt(idle));
+        queue.stops_waiting(salt(idle), 0.0);
         queue.arrive(of(salt(MAX_TENANTS)), 1.0);
         assert!(!queue.tags.contains_key(&salt(idle)), "although it had most service");
         assert_eq!(queue.tags.len(), MAX_TENANTS);
@@ -236,10 +266,10 @@ mod tests {
         let (light, heavy) =
             ((Salt([1; 16]), Weight::default()), (Salt([1; 16]), Weight::new(4.0)));
         queue.arrive(light, 100.0);
-        queue.stops_waiting(light.0);
+        queue.stops_waiting(light.0, 0.0);
         // The keys were read again meanwhile, and the tenant has another weight.
         assert_eq!(queue.arrive(heavy, 100.0), 100.0);
-        queue.stops_waiting(heavy.0);
+        queue.stops_waiting(heavy.0, 100.0);
         queue.correct(light, -100.0);
         assert_eq!(queue.arrive(heavy, 100.0), 25.0, "only the second request is charged: 100 / 4");
     }

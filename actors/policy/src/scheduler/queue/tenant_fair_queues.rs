@@ -18,7 +18,7 @@ impl TenantFairQueues {
     /// Enters a sequence into the fair queue of a tier's tenants. A sequence that has its first token, or is in that
     /// queue already, keeps its start tag.
     pub(crate) fn enter(&mut self, sequence: &mut Sequence, tier: Tier, cost: &CostModel) {
-        let FairTag { queue: before, charged_us, .. } = sequence.service.tenant_tag;
+        let FairTag { queue: before, start, charged_us } = sequence.service.tenant_tag;
         let known = charged_us > 0.0;
         if sequence.first_token_at.is_some() || (known && before == tier) {
             return;
@@ -26,7 +26,7 @@ impl TenantFairQueues {
         let tenant = sequence.service.weighted_tenant();
         if known {
             let previous = &mut self.0[before.index()];
-            previous.stops_waiting(tenant.0);
+            previous.stops_waiting(tenant.0, start);
             previous.correct(tenant, -charged_us);
         }
         let prompt = sequence.prompt_len();
@@ -38,15 +38,16 @@ impl TenantFairQueues {
     }
 
     /// Removes a sequence that got its first token from the waiting requests of its tenant, and advances the fair
-    /// queue's virtual time to its start tag.
+    /// queue's virtual time to the sequence's start tag.
     pub(crate) fn served(&mut self, sequence: &Sequence) {
+        let start = sequence.service.tenant_tag.start;
         let queue = self.of(sequence);
-        queue.stops_waiting(sequence.service.tenant);
-        // Do not advance the virtual time for a sequence with a priority of its own, because it may have been served
-        // out of the order of start tags.
-        if sequence.service.priority == 0 {
-            queue.advance_to(sequence.service.tenant_tag.start);
-        }
+        queue.stops_waiting(sequence.service.tenant, start);
+        // A sequence with a priority of its own may have been served before requests with earlier start tags. So do not
+        // advance the virtual time beyond the start tag of a request that still waits.
+        let by_priority = sequence.service.priority != 0;
+        let least = by_priority.then(|| queue.least_waiting()).flatten();
+        queue.advance_to(least.map_or(start, |least| least.min(start)));
     }
 
     /// Corrects the charge of a tenant when its sequence ends: from the predicted device time to the `used_us` that the
@@ -55,7 +56,7 @@ impl TenantFairQueues {
         let (tenant, tag) = (sequence.service.weighted_tenant(), sequence.service.tenant_tag);
         let queue = self.of(sequence);
         if sequence.first_token_at.is_none() {
-            queue.stops_waiting(tenant.0);
+            queue.stops_waiting(tenant.0, tag.start);
         }
         queue.correct(tenant, used_us - tag.charged_us);
     }
@@ -123,16 +124,31 @@ mod tests {
     }
 
     #[test]
-    fn a_start_moves_the_virtual_time_unless_a_priority_brought_it_forward() {
-        for (priority, start) in [(0, REQUEST_US), (5, 0.0)] {
+    fn a_start_moves_the_virtual_time_but_one_by_priority_not_beyond_requests_that_wait() {
+        for (priority, waits, start) in
+            [(0, true, REQUEST_US), (5, true, 0.0), (0, false, REQUEST_US), (5, false, REQUEST_US)]
+        {
             let mut queues = TenantFairQueues::default();
             let first = entered(&mut queues, 1);
             let mut second = entered(&mut queues, 1);
             second.service.priority = priority;
-            queues.served(&first);
+            if !waits {
+                queues.served(&first);
+            }
             queues.served(&second);
-            assert_eq!(next_start(&queues, 2), start, "{priority}");
+            assert_eq!(next_start(&queues, 2), start, "{priority} {waits}");
         }
+    }
+
+    #[test]
+    fn a_tenant_that_comes_later_has_no_credit_where_all_requests_have_a_priority() {
+        let mut queues = TenantFairQueues::default();
+        for _ in 0..100 {
+            let mut sequence = entered(&mut queues, 1);
+            sequence.service.priority = 1;
+            queues.served(&sequence);
+        }
+        assert_eq!(next_start(&queues, 2), 99.0 * REQUEST_US);
     }
 
     #[test]
