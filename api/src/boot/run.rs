@@ -15,7 +15,6 @@ use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
 use futures_util::future::{Either, select};
-use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::pin;
@@ -165,26 +164,18 @@ impl Life<'_> {
         };
         self.greet();
         ready(engine.clone());
-        let (grace_ms, by_operator) = tokio::select! {
+        let grace_ms = tokio::select! {
             () = &mut shutdown => {
                 let grace_ms = self.settings.http.drain_grace_ms;
                 draining::tell(self.app, &engine, grace_ms);
-                (grace_ms, false)
+                grace_ms
             }
-            deadline_ms = self.app.drain_asked() => (deadline_ms, true),
+            deadline_ms = self.app.drain_asked() => deadline_ms,
             cause = engine.died() => return Err(BootError::EngineDied(cause)),
-        };
-        // A drain that an operator asked for goes on after the first signal; the second signal ends the process.
-        let signals = async {
-            if by_operator {
-                shutdown.await;
-            }
-            pending().await
         };
         tokio::select! {
             () = draining::drain(self.app, &engine, grace_ms) => Ok(()),
             cause = engine.died() => Err(BootError::EngineDied(cause)),
-            never = signals => never,
         }
     }
 

@@ -40,7 +40,8 @@ pub(crate) struct Recorded {
 pub(super) struct Sending(Arc<AtomicBool>);
 
 impl Sending {
-    /// Returns the body of the answer with the file. The body keeps the right until the client has the file or is gone.
+    /// Returns the body of the answer with the file. The body keeps the right until the HTTP server has taken the
+    /// last piece, or the client is gone.
     pub(super) fn body(
         self,
         file: String,

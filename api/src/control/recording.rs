@@ -226,8 +226,12 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
         requests: Some(status.sequences),
         ..Event::default()
     });
-    let text = actix_web::web::block(move || recording_file::text(&recording, &facts, &engine));
-    let text = text.await.map_err(|_| {
+    // The right goes with the text, so that it is taken until the text is written even if the client leaves before.
+    let written = actix_web::web::block(move || {
+        let text = recording_file::text(&recording, &facts, &engine);
+        (text, sending)
+    });
+    let (text, sending) = written.await.map_err(|_| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the recording could not be written")
     })?;
     Ok(HttpResponse::Ok().content_type(CONTENT_TYPE).body(sending.body(text)))

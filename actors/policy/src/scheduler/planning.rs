@@ -6,7 +6,7 @@ use crate::scheduler::plan::retry::RetryScope;
 use crate::scheduler::plan::view::View;
 use crate::scheduler::state::State;
 use tiercel_config::{PreemptionMode, VictimRule};
-use tiercel_device::{StepId, Timestamp};
+use tiercel_device::{SeqId, StepId, Timestamp};
 
 impl State {
     /// Plans the next step and returns the step request to the block store; `None` if it is not time to plan or there
@@ -36,7 +36,8 @@ impl State {
         // Do not count running sequences as skipped if the plan tries one suspect of a failed step alone. Suspects that
         // cannot run now, because they are on hold for example, are in no plan.
         let tries_suspect = plan.wants.iter().any(|want| self.suspects.contains(want.ticket.seq));
-        self.retry.skipped_running = plan.skips_running && !(tries_suspect && !leave_out_suspects);
+        let on_purpose = tries_suspect && !leave_out_suspects;
+        self.retry.skipped_running = plan.skips_running && !on_purpose;
         let news = !self.outbox.progress.is_empty() || !self.outbox.released.is_empty();
         if plan.wants.is_empty() && !news {
             return None;
@@ -67,8 +68,10 @@ impl State {
     /// Returns the time at which the next step may be planned; `None` if a step must end or the block store must answer
     /// first.
     pub(crate) fn next_plan(&self) -> Option<Timestamp> {
-        // A suspect of a failed step runs alone, with no other step in flight.
-        let alone = !self.suspects.is_empty() && !self.pipeline.none_in_flight();
+        // A suspect of a failed step runs alone, with no other step in flight. A suspect on hold does not run.
+        let table = &self.queue.table;
+        let runs = |seq: &SeqId| table.get(*seq).is_some_and(|sequence| !sequence.held());
+        let alone = !self.pipeline.none_in_flight() && self.suspects.members().iter().any(runs);
         self.pipeline.next_plan().filter(|_| !alone)
     }
 

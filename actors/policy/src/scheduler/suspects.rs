@@ -14,10 +14,6 @@ pub(crate) struct Suspects {
 }
 
 impl Suspects {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
     pub(crate) fn members(&self) -> &BTreeSet<SeqId> {
         &self.members
     }

@@ -3,7 +3,8 @@
 //! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and
 //! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
 //! the greatest start tag of a request that has been served: one that has its first token (fair queues of tenants by
-//! device time) or has opened (queue by tokens). Service is counted in tokens or in us of device time; the
+//! device time) or has opened (queue by tokens). Requests with a priority of their own, which are served out of the
+//! order of start tags, advance the virtual time less (`TenantFairQueues::served`). Service is counted in tokens or in us of device time; the
 //! service of an output is predicted until the output ends. A tenant's tags advance by service / weight, so that
 //! tenants whose requests all wait have service in proportion to their weights. Each request counts with the weight
 //! that its tenant had when the request arrived.
@@ -43,7 +44,7 @@ pub(crate) struct FairTag {
 /// device time) that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
-    /// Virtual time of the fair queue: the greatest start tag of all requests that have been served.
+    /// Virtual time of the fair queue: the greatest tag to which [`FairQueue::advance_to`] advanced it.
     virtual_time: f64,
     /// Tags of each tenant whose service is remembered.
     tags: BTreeMap<Salt, Tags>,
@@ -124,8 +125,8 @@ impl FairQueue {
         }
     }
 
-    /// Records that a request with the start tag `tag` is served: sets the virtual time to the start tag, if the start
-    /// tag is later than the virtual time.
+    /// Records that a request is served: sets the virtual time to `tag`, mostly the start tag of that request, if `tag`
+    /// is later than the virtual time.
     pub(crate) fn advance_to(&mut self, tag: f64) {
         self.virtual_time = self.virtual_time.max(tag);
     }

@@ -38,13 +38,15 @@ impl TenantFairQueues {
     }
 
     /// Removes a sequence that got its first token from the waiting requests of its tenant, and advances the fair
-    /// queue's virtual time to the sequence's start tag.
+    /// queue's virtual time to the sequence's start tag; but if the sequence has a priority of its own, at most to the
+    /// least start tag of the requests that still wait.
     pub(crate) fn served(&mut self, sequence: &Sequence) {
         let start = sequence.service.tenant_tag.start;
         let queue = self.of(sequence);
         queue.stops_waiting(sequence.service.tenant, start);
-        // A sequence with a priority of its own may have been served before requests with earlier start tags. So do not
-        // advance the virtual time beyond the start tag of a request that still waits.
+        // A sequence with a priority of its own may have been served before requests with earlier start tags. With the
+        // sequence's own start tag as the virtual time, a tenant that comes now would be served after those requests.
+        // A request of priority 0 that overtakes requests of priorities above 0 advances the virtual time nevertheless.
         let by_priority = sequence.service.priority != 0;
         let least = by_priority.then(|| queue.least_waiting()).flatten();
         queue.advance_to(least.map_or(start, |least| least.min(start)));
