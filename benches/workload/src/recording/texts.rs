@@ -22,7 +22,7 @@ pub struct TextPiece {
 
 /// Fills in the pieces of all prompts. `lengths` are the output lengths of the sequences. A prompt that begins like an
 /// earlier prompt gets pieces of the same text. A prompt with which the recording would have more than `MAX_PIECES`
-/// pieces has a text of its own instead. Returns whether there is no such prompt.
+/// pieces has a text of its own instead. Returns whether every prompt got its pieces.
 pub(super) fn fill(requests: &mut [RecordedRequest], lengths: &[u32]) -> bool {
     let (mut count, mut all) = (0, true);
     for number in 0..requests.len() {
