@@ -148,8 +148,7 @@ impl State {
         };
         if first {
             self.queue.tenants.served(sequence);
-            let service = &sequence.service;
-            self.queue.token_queue.stops_waiting(service.tenant, service.token_tag);
+            self.queue.token_queue.stops_waiting(sequence.service.token_entry());
             self.deadlines.leave(sequence);
         }
         self.ledger.output(sequence.tier, sequence.service.account);

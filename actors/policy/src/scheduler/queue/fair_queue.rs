@@ -113,7 +113,7 @@ impl FairQueue {
 
     /// Records that a waiting request of a tenant, with the start tag `start`, got its first token, ended without one,
     /// or moved to another fair queue.
-    pub(crate) fn stops_waiting(&mut self, tenant: Salt, start: f64) {
+    pub(crate) fn stops_waiting(&mut self, (tenant, start): (Salt, f64)) {
         let Some(tags) = self.tags.get_mut(&tenant) else { return };
         // A tenant that was forgotten meanwhile has no such request.
         if let Some(number) = tags.waiting.get_mut(&key(start)) {
@@ -185,7 +185,7 @@ mod tests {
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
         // All requests of the tenant give up without service, so their charge is refunded in full.
         for start in starts {
-            queue.stops_waiting(fickle, start);
+            queue.stops_waiting((fickle, start));
             queue.correct(of(fickle), -10.0);
         }
         assert!(!queue.others_wait(other));
@@ -198,7 +198,7 @@ mod tests {
         let tenant = Salt([1; 16]);
         let starts: Vec<f64> = (0..100).map(|_| queue.arrive(of(tenant), 10.0)).collect();
         for start in &starts[1..] {
-            queue.stops_waiting(tenant, *start);
+            queue.stops_waiting((tenant, *start));
             queue.correct(of(tenant), -10.0);
         }
         assert_eq!(queue.least_waiting(), Some(0.0));
@@ -242,7 +242,7 @@ mod tests {
         for tenant in 0..MAX_TENANTS {
             queue.arrive(of(salt(tenant)), if tenant == idle { 50.0 } else { 1.0 });
         }
-        queue.stops_waiting(salt(idle), 0.0);
+        queue.stops_waiting((salt(idle), 0.0));
         queue.arrive(of(salt(MAX_TENANTS)), 1.0);
         assert!(!queue.tags.contains_key(&salt(idle)), "although it had most service");
         assert_eq!(queue.tags.len(), MAX_TENANTS);
@@ -267,10 +267,10 @@ mod tests {
         let (light, heavy) =
             ((Salt([1; 16]), Weight::default()), (Salt([1; 16]), Weight::new(4.0)));
         queue.arrive(light, 100.0);
-        queue.stops_waiting(light.0, 0.0);
+        queue.stops_waiting((light.0, 0.0));
         // The keys were read again meanwhile, and the tenant has another weight.
         assert_eq!(queue.arrive(heavy, 100.0), 100.0);
-        queue.stops_waiting(heavy.0, 100.0);
+        queue.stops_waiting((heavy.0, 100.0));
         queue.correct(light, -100.0);
         assert_eq!(queue.arrive(heavy, 100.0), 25.0, "only the second request is charged: 100 / 4");
     }

@@ -120,7 +120,7 @@ impl Queue {
         let not_computed = f64::from(sequence.prompt_len() - sequence.prompt_computed());
         self.token_queue.correct(tenant, f64::from(output) - predicted - not_computed);
         if sequence.first_token_at.is_none() {
-            self.token_queue.stops_waiting(tenant.0, sequence.service.token_tag);
+            self.token_queue.stops_waiting(sequence.service.token_entry());
         }
         self.tenants.end(sequence, used_us);
         self.tiers.end(sequence, used_us);

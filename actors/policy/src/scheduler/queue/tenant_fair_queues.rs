@@ -26,7 +26,7 @@ impl TenantFairQueues {
         let tenant = sequence.service.weighted_tenant();
         if known {
             let previous = &mut self.0[before.index()];
-            previous.stops_waiting(tenant.0, start);
+            previous.stops_waiting((tenant.0, start));
             previous.correct(tenant, -charged_us);
         }
         let prompt = sequence.prompt_len();
@@ -43,7 +43,7 @@ impl TenantFairQueues {
     pub(crate) fn served(&mut self, sequence: &Sequence) {
         let start = sequence.service.tenant_tag.start;
         let queue = self.of(sequence);
-        queue.stops_waiting(sequence.service.tenant, start);
+        queue.stops_waiting((sequence.service.tenant, start));
         // A sequence with a priority of its own may have been served before requests with earlier start tags. With the
         // sequence's own start tag as the virtual time, a tenant that comes now would be served after those requests.
         // A request of priority 0 that overtakes requests of priorities above 0 advances the virtual time nevertheless.
@@ -58,7 +58,7 @@ impl TenantFairQueues {
         let (tenant, tag) = (sequence.service.weighted_tenant(), sequence.service.tenant_tag);
         let queue = self.of(sequence);
         if sequence.first_token_at.is_none() {
-            queue.stops_waiting(tenant.0, tag.start);
+            queue.stops_waiting((tenant.0, tag.start));
         }
         queue.correct(tenant, used_us - tag.charged_us);
     }

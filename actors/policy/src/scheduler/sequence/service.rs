@@ -62,4 +62,9 @@ impl Service {
     pub(crate) fn weighted_tenant(&self) -> (Salt, Weight) {
         (self.tenant, self.weight)
     }
+
+    /// Returns the tenant of the sequence and the sequence's start tag in the token queue.
+    pub(crate) fn token_entry(&self) -> (Salt, f64) {
+        (self.tenant, self.token_tag)
+    }
 }
