@@ -73,7 +73,7 @@ pub enum LoadError {
     /// An assignment `PATH=VALUE` has no value.
     #[error("{origin}: {path} has no value; write {origin} {path}=VALUE, where VALUE is {allowed}")]
     NoValue {
-        /// Place of the assignment: the flag `--set`.
+        /// Place where the assignment without a value stands: the flag `--set`.
         origin: Origin,
         /// Name of the setting.
         path: &'static str,

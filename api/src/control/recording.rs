@@ -226,7 +226,8 @@ pub(crate) async fn file(app: Data<App>, request: HttpRequest) -> Result<HttpRes
         requests: Some(status.sequences),
         ..Event::default()
     });
-    // The right goes with the text, so that it is taken until the text is written even if the client leaves before.
+    // The thread that writes the text holds the right, so that no second text is written at the same time, even if the
+    // client leaves while the first text is written.
     let written = actix_web::web::block(move || {
         let text = recording_file::text(&recording, &facts, &engine);
         (text, sending)

@@ -32,8 +32,8 @@ impl FromRequest for JsonRequest {
             if app.keys.required() {
                 Record::of(&request).caller(&caller);
             }
-            // Do not limit the bodies of the control API: its connections are few, and an operator must be able to
-            // change what fills the memory.
+            // Bodies of the control API take no share of the memory: the control API has few connections, and its
+            // requests must also be read while bodies of clients fill the memory.
             let limited = request.app_data::<Surface>() == Some(&Surface::Public);
             let share = limited.then(|| app.bodies.begin(&caller, app.keys.tenants() > 1));
             Ok(JsonRequest { caller, body: json(app, &request, (payload, share)).await? })

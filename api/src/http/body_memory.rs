@@ -1,5 +1,5 @@
-//! Memory for the bodies of HTTP requests, until they are parsed: limited in total, for keys below premium and, while
-//! several tenants share the server, for each tenant.
+//! Memory that the bodies of HTTP requests take until they are parsed. The memory is limited in total, and its last
+//! part is left to keys with the right to premium. While several tenants share the server, each tenant has a limit too.
 
 use crate::http::{ApiError, Caller};
 use actix_web::http::StatusCode;
@@ -14,7 +14,8 @@ const BODIES: usize = 64;
 const BELOW_PREMIUM_PERCENT: usize = 87;
 /// Part of the memory that one tenant may take if there are several tenants, percent.
 const TENANT_PERCENT: usize = 75;
-/// First bytes of a body that take no memory. So small bodies are never refused; the number of connections limits them.
+/// First bytes of a body that take no memory. So small bodies are never refused; the number of
+/// connections limits the memory of the small bodies.
 const FREE_BYTES: usize = 32 * 1024;
 /// Retry time of clients whose tenant has no memory left, ms: another body may be complete at any time.
 const RETRY_MS: u64 = 1_000;

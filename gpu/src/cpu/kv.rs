@@ -141,7 +141,7 @@ impl KvMemory {
     pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8, heads: usize) -> &[E] {
         debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
         let len = heads * self.layout.head_bytes() / size_of::<E>();
-        // SAFETY: `place` is an address that `keys` or `values` returned, so it is inside a memory slab that `self`
+        // SAFETY: `place` is an address that `keys` or `values` returned, so `place` is in a memory slab that `self`
         // owns and is followed by the elements and scales of all `heads` heads, as the caller promises. The address is
         // aligned for `E`: a slab starts at a page, a block takes a multiple of 64 bytes, and a head a multiple of the
         // size of an element. Every bit pattern is a valid element. Slabs start zeroed, so all elements are

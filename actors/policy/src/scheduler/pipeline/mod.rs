@@ -6,8 +6,8 @@
 //! with each step that was planned too late and shrinks with each that was not, by amounts that leave one late step for
 //! [`STEPS_PER_LATE_PLAN`] steps in time (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is
 //! at most [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are
-//! not as long as predicted, a longer lead would make more steps follow at once, but all requests that come wait
-//! longer.
+//! not as long as predicted, a longer lead would make more steps follow without a gap, but every request that arrives
+//! would wait longer.
 
 pub(crate) mod progress;
 
