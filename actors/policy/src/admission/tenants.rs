@@ -24,18 +24,19 @@ struct OfTenant {
 }
 
 impl Tenants {
-    /// Adds an accepted request of a tenant to the counts of its tier's queue.
-    pub fn enter(&mut self, tier: Tier, (tenant, weight): (Salt, Weight), prompt: u32) {
+    /// Adds an accepted request of a tenant to the counts of its tier's queue. `counted` is the number of prompt tokens
+    /// that the request adds to that queue.
+    pub fn enter(&mut self, tier: Tier, (tenant, weight): (Salt, Weight), counted: u32) {
         let of_tenant = self.0.entry((tier, tenant)).or_default();
-        of_tenant.queue.add(prompt);
+        of_tenant.queue.add(counted);
         of_tenant.weight = weight;
     }
 
     /// Records that a request of a tenant left the admission queue: it got its first token, ended or moved to another
-    /// tier.
-    pub fn leave(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
+    /// tier. The request had added `counted` tokens.
+    pub fn leave(&mut self, tier: Tier, tenant: Salt, counted: u32) {
         if let Some(OfTenant { queue, .. }) = self.0.get_mut(&(tier, tenant)) {
-            queue.leave(prompt);
+            queue.leave(counted);
             if queue.requests == 0 {
                 self.0.remove(&(tier, tenant));
             }

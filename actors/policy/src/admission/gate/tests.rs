@@ -137,3 +137,19 @@ fn only_the_first_choice_of_a_request_counts_in_a_queue_until_it_leaves_or_moves
     gate.left(first, Left::Started, NOW);
     assert_eq!(gate.would_accept(&of_tokens(900, Tier::Standard), NOW), Ok(()));
 }
+
+#[test]
+fn only_the_first_choice_of_a_request_counts_in_its_tenants_part_of_a_queue() {
+    let mut gate = gate(|settings| settings.admission.max_queued_tokens_per_tier = 80);
+    gate.update(Capacity { fair_tenants: true, ..report() });
+    let fits = |gate: &mut Gate| {
+        gate.would_accept(&Applicant { prompt: 70, ..of(Tier::Standard) }, NOW).is_ok()
+    };
+    let choices = [false, true, true].map(|sibling| Applicant { sibling, ..of(Tier::Standard) });
+    let choices = choices.map(|choice| gate.submit(&choice, NOW).expect("the queue has room"));
+    assert!(fits(&mut gate), "the tenant holds an eighth of the queue, so it may fill the rest");
+    gate.left(choices[1], Left::Started, NOW);
+    gate.tier_changed(choices[2], Tier::Background);
+    gate.submit(&Applicant { prompt: 1, ..of(Tier::Standard) }, NOW).expect("there is room");
+    assert!(!fits(&mut gate), "the tenant holds more than an eighth");
+}
