@@ -186,7 +186,7 @@ impl State {
         let was_late = self.deadlines.late.contains(&sequence);
         self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
-        if sequence.first_token_at.is_none() && outcome.is_none() {
+        if sequence.first_token_at.is_none() && !complete {
             self.deadlines.flow[sequence.tier.index()].gave_up(sequence.arrival);
         }
         if sequence.tier == Tier::Premium {
@@ -251,7 +251,7 @@ mod tests {
     use crate::admission::Patience;
     use crate::blocks::Salt;
     use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence, step};
-    use crate::scheduler::{Hold, NewSequence, State};
+    use crate::scheduler::{Hold, NewSequence, RequestFault, State};
     use tiercel_config::{Batching, Policy};
     use tiercel_device::{SeqId, Tier, Timestamp};
 
@@ -410,6 +410,9 @@ mod tests {
         assert_eq!(excess(&s), [0, 0]);
         s.cancel(SeqId(1));
         assert_eq!(excess(&s), [0, 0], "a stream has been served");
+        s.enqueue(sequence(4, Tier::Standard, 4));
+        s.fail(SeqId(4), RequestFault::Dropped);
+        assert_eq!(excess(&s), [0, 0], "a request that failed before its first token");
     }
 
     #[test]

@@ -47,7 +47,8 @@ impl Flow {
         self.equal_since.is_some_and(|since| self.at.since_us(since) as f64 >= TIME_CONSTANT_US)
     }
 
-    /// Discounts a request that came at `arrival`, because its client left or an operator moved it to another tier.
+    /// Discounts a request that came at `arrival`, because the request ended without a first token or an operator moved
+    /// it to another tier.
     pub(crate) fn gave_up(&mut self, arrival: Timestamp) {
         self.came = (self.came - weight(self.at.since_us(arrival))).max(0.0);
         self.compare();
