@@ -9,7 +9,9 @@ use crate::scheduler::pipeline::progress::Part;
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::State;
 use std::sync::Arc;
-use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
+use tiercel_device::{
+    BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Timestamp, Tokens,
+};
 
 /// One sequence's part of a step: the tokens that the step computes of it.
 struct Slice {
@@ -96,18 +98,20 @@ impl State {
                     self.add_slice(ticket, cover, table, batch, in_flight);
                 }
                 GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
-                GrantOutcome::Denied { pending_blocks } => self.denied(ticket, pending_blocks > 0),
+                GrantOutcome::Denied { pending_blocks } => {
+                    self.denied(ticket, pending_blocks > 0, in_flight.begins);
+                }
             }
         }
         self.retry.limit_opens(opened, open_denied);
     }
 
-    /// Records that the block store denied a sequence's request for blocks. `promised` says that victims are being
-    /// copied out, which will free enough blocks.
-    fn denied(&mut self, ticket: Ticket, promised: bool) {
+    /// Records that the block store denied a sequence's request for blocks for a step that begins at `begins`.
+    /// `promised` says that victims are being copied out, which will free enough blocks.
+    fn denied(&mut self, ticket: Ticket, promised: bool, begins: Timestamp) {
         self.memory.shortage = true;
         if let Some(sequence) = self.queue.table.active_mut(ticket.seq) {
-            sequence.kv.denied = true;
+            sequence.kv.denied_at = Some(begins);
             sequence.kv.promised = promised;
         }
         if self.suspects.contains(ticket.seq) {
@@ -130,7 +134,7 @@ impl State {
         // Skip a sequence that ended while the block store answered; its blocks are released with the next step
         // request.
         let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
-        (sequence.kv.denied, sequence.kv.promised) = (false, false);
+        (sequence.kv.denied_at, sequence.kv.promised) = (None, false);
         if let Some(table) = table {
             sequence.kv.block_table = table;
         }
@@ -225,11 +229,14 @@ impl State {
     }
 
     /// Moves a preempted sequence back to phase waiting. The sequence keeps only the blocks of its first
-    /// `retained_tokens` tokens. Returns the index of the sequence's tier.
+    /// `retained_tokens` tokens. A stream whose first token was late is not late any more: only requests without a first
+    /// token can starve, so a late stream could wait without bound behind newcomers of its tier. Returns the index of
+    /// the sequence's tier.
     pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained_tokens: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
         sequence.closed(saved, retained_tokens);
+        sequence.service.late &= sequence.first_token_at.is_none();
         self.queue.place_again(&mut sequence, &self.basis);
         self.queue.table.insert(sequence);
         tier

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::scheduler::tests::{
-    BLOCK, NOW, grant_all, scheduler, scheduler_of_depth, sequence, ticket,
+    BLOCK, NOW, grant_all, scheduler, scheduler_of_depth, sequence, step, ticket,
 };
 use tiercel_config::PreemptionMode;
 use tiercel_device::{StepId, Timestamp};
@@ -72,6 +72,25 @@ fn tokens_to_compute_again_are_counted_at_each_resumption() {
         assert_eq!(s.counters().recomputed_tokens, recomputed);
     }
     assert_eq!(s.counters().prefix_query_tokens, 10, "counted once");
+}
+
+#[test]
+fn a_preempted_stream_whose_first_token_was_late_resumes_among_the_requests_in_time() {
+    let late_after_preemption = |has_token| {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 4));
+        if has_token {
+            step(&mut s);
+        } else {
+            s.open(SeqId(1), 0);
+        }
+        s.queue.set_late(SeqId(1), true, &s.basis);
+        s.close(SeqId(1), false, 0);
+        let sequence = s.queue.table.get(SeqId(1)).expect("it waits");
+        (sequence.service.late, sequence.service.key.late)
+    };
+    assert_eq!(late_after_preemption(true), (false, false));
+    assert_eq!(late_after_preemption(false), (true, true), "it can starve");
 }
 
 #[test]

@@ -19,9 +19,8 @@ const PAUSED_MAX_US: u64 = 2_000_000;
 ///
 /// Stage 1: background and best-effort streams, beginning with the last candidate, until the rest of these streams fits
 /// into the time that higher tiers' streams and the prefill demand leave. With `ample_blocks` all uncomputed tokens of
-/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays: of
-/// the streams that have waited for a token for longer than [`PAUSED_MAX_US`], the one that has waited longest. A
-/// stream that was denied blocks can be this stream only with `ample_blocks`.
+/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays (see
+/// [`overdue`]).
 ///
 /// Stage 2: standard streams with ample slack, those with the most slack first, until the step is as short as premium
 /// streams allow. Overdue standard streams stay, and so does the overdue stream of stage 1.
@@ -38,8 +37,7 @@ pub(crate) fn pause(
     let in_time_us = if ample_blocks { in_time_us(prompts, cost) } else { 0.0 };
     let background_us = budget.background_us(bare_us, in_time_us);
     let low = |candidate: &Candidate<'_>| candidate.one_token_left && !high(&candidate);
-    let overdue =
-        overdue(candidates.iter().filter(|candidate| low(candidate)), ample_blocks, begins);
+    let overdue = overdue(candidates.iter().filter(|candidate| low(candidate)), begins);
     let streams = candidates.iter().filter(|candidate| low(candidate));
     let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
     // Keep at least one candidate, because a TPOT target may be shorter than a step of a single stream.
@@ -93,16 +91,17 @@ fn pause_standard(
     candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
 }
 
-/// Returns the stream that has waited longest for a token (since its last token, or since its arrival), if it has
-/// waited for longer than [`PAUSED_MAX_US`]. Without `ample_blocks`, streams that were denied blocks are ignored: such
-/// a stream cannot go on, and would take the place of one that can.
+/// Returns the stream that has waited longest for a token, if it has waited for longer than [`PAUSED_MAX_US`]. The wait
+/// of a stream that was denied blocks begins again with its last denial, so that streams that lack blocks do not keep
+/// the place from those that have them.
 fn overdue<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
-    ample_blocks: bool,
     begins: Timestamp,
 ) -> Option<SeqId> {
-    let streams = streams.filter(|stream| ample_blocks || !stream.sequence.kv.denied);
-    let since = streams.map(waits_since);
+    let since = streams.map(|stream| {
+        let (at, seq) = waits_since(stream);
+        (stream.sequence.kv.denied_at.map_or(at, |denied| denied.max(at)), seq)
+    });
     since.min().filter(|(at, _)| begins.since_us(*at) > PAUSED_MAX_US).map(|(_, seq)| seq)
 }
 
@@ -209,20 +208,20 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stream_that_has_the_blocks_it_needs_is_overdue_after_the_limit() {
+    fn the_stream_that_has_waited_longest_since_its_token_or_its_denial_is_overdue() {
         let mut streams = [(1, 1_000), (2, 500), (3, 700)]
             .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
-        streams[1].kv.denied = true;
-        let after = |streams: &[Sequence], ample, at| {
-            overdue(candidates(streams).iter(), ample, Timestamp(at + PAUSED_MAX_US))
+        streams[1].kv.denied_at = Some(Timestamp(800));
+        let overdue = |streams: &[Sequence], at| {
+            overdue(candidates(streams).iter(), Timestamp(at + PAUSED_MAX_US))
         };
-        assert_eq!(after(&streams, true, 701), Some(SeqId(2)), "blocks came free since");
-        let overdue = |streams: &[Sequence], at| after(streams, false, at);
         assert_eq!(overdue(&streams, 700), None);
         assert_eq!(overdue(&streams, 701), Some(SeqId(3)));
         // A prompt with one token left to compute has no token yet, so it waits since its arrival.
         (streams[0].last_token_at, streams[0].arrival) = (None, Timestamp(600));
         assert_eq!(overdue(&streams, 600), None);
         assert_eq!(overdue(&streams, 601), Some(SeqId(1)));
+        assert_eq!(overdue(&streams[1..2], 800), None);
+        assert_eq!(overdue(&streams[1..2], 801), Some(SeqId(2)), "the store may have blocks again");
     }
 }

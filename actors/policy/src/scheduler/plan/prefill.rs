@@ -170,7 +170,7 @@ impl PrefillRoom {
     /// from the host first. No other prompt waits for such a prompt.
     fn may_lack_blocks(&self, sequence: &Sequence) -> bool {
         let opens = sequence.phase == Phase::Waiting;
-        sequence.kv.denied || opens && (self.shortage || sequence.kv.saved)
+        sequence.kv.denied_at.is_some() || opens && (self.shortage || sequence.kv.saved)
     }
 
     /// Whether a chunk of `chunk_us` that leaves a rest of the prompt waits, because this step finishes another prompt

@@ -54,7 +54,7 @@ fn rank_is_in_time(
     let prompts = candidates.iter().filter(|candidate| !candidate.one_token_left);
     prompts.map(|prompt| prompt.sequence).all(|sequence| {
         // A prompt that was denied blocks goes first in the order of deadlines: see `prefill_key`.
-        if sequence.kv.denied {
+        if sequence.kv.denied_at.is_some() {
             return false;
         }
         let left = sequence.left_to_compute();
@@ -122,7 +122,7 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
         PrefillOrder::Deadline => ttft_deadline(sequence).0,
         PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
     };
-    (key.class.tier(), !sequence.kv.denied, key.late, number)
+    (key.class.tier(), sequence.kv.denied_at.is_none(), key.late, number)
 }
 
 /// Returns the sort key of a prompt with a payer while the step has prompts of several payers: prompts that were denied
@@ -130,7 +130,7 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };
-    (sequence.service.key.class.tier(), !sequence.kv.denied, false, number)
+    (sequence.service.key.class.tier(), sequence.kv.denied_at.is_none(), false, number)
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
     use crate::scheduler::budget::fixtures::{cost, prompt};
     use crate::scheduler::plan::fixtures::candidates;
     use crate::scheduler::queue::service_class::ServiceClass;
-    use crate::scheduler::tests::scheduler;
+    use crate::scheduler::tests::{NOW, scheduler};
 
     /// Creates a prompt with `tokens` tokens left to compute, of a service class of the standard tier, that arrived at
     /// `id` us and has a TTFT target of `ttft_ms`.
@@ -160,7 +160,7 @@ mod tests {
         sequence.service.late = true;
         sequence.service.key.late = true;
         assert_eq!(key(&sequence), (Tier::Standard, true, true, 40));
-        sequence.kv.denied = true;
+        sequence.kv.denied_at = Some(NOW);
         assert_eq!(key(&sequence), (Tier::Standard, false, true, 40));
         sequence.service.tenant_tag.start = 77.5;
         let several = [false, false, true, false];
@@ -175,7 +175,7 @@ mod tests {
         sequence.kv.opened_number = 7;
         sequence.service.key.late = true;
         assert_eq!(opening_key(&sequence), (Tier::Standard, true, false, 7));
-        sequence.kv.denied = true;
+        sequence.kv.denied_at = Some(NOW);
         assert_eq!(opening_key(&sequence), (Tier::Standard, false, false, 7));
         sequence.phase = Phase::Waiting;
         assert_eq!(opening_key(&sequence), (Tier::Standard, false, false, u64::MAX));
@@ -210,7 +210,7 @@ mod tests {
         };
         assert_eq!(by(&prompts, PrefillOrder::Deadline), [1, 0], "the earlier deadline");
         assert_eq!(by(&prompts, PrefillOrder::Rank), [0, 1]);
-        prompts[1].kv.denied = true;
+        prompts[1].kv.denied_at = Some(NOW);
         assert_eq!(
             by(&prompts, PrefillOrder::Rank),
             [0, 1],
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(order(&s, 2.189, true), PrefillOrder::Deadline);
         assert_eq!(order(&s, 2.19, false), PrefillOrder::Deadline);
         let mut denied = [standard(1, 10, 1.1)];
-        denied[0].kv.denied = true;
+        denied[0].kv.denied_at = Some(NOW);
         let counts = order_in_force(&candidates(&denied), &s.basis, (0.25, true), Timestamp(1));
         assert_eq!(counts, PrefillOrder::Deadline, "victims may have been preempted for it");
         s.basis.rules.scheduling.prefill_order = PrefillOrder::Shortest;

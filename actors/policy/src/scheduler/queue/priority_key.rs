@@ -29,7 +29,8 @@ pub(crate) struct PriorityKey {
     /// tokens, unless `scheduler.fair_tenants` is on and another tenant waits or the request has aged.
     pub(crate) number: u64,
     /// Whether the request counts as late; requests in time go first. A starving request counts as in time. A stream
-    /// keeps the value that it had at its first token, until an operator changes its tier or the rules.
+    /// keeps the value that it had at its first token, until it is preempted, or an operator changes its tier or the
+    /// rules.
     pub(crate) late: bool,
     /// Whether the sequence is promoted, because it was preempted as often as allowed: among the sequences of its class
     /// that are in time, or among the late ones, it goes first.

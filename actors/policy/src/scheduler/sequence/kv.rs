@@ -2,7 +2,7 @@
 
 use crate::scheduler::pipeline::progress::InFlightProgress;
 use std::sync::Arc;
-use tiercel_device::{BlockId, Epoch};
+use tiercel_device::{BlockId, Epoch, Timestamp};
 
 /// KV state of a sequence in the scheduler: valid tokens, block table, and what preemptions took.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(crate) struct Kv {
     pub(crate) opened_number: u64,
     /// Number of known tokens when the sequence last got its blocks (start or resume).
     pub(crate) len_at_open: u32,
-    /// Whether the block store denied the sequence's last want to grow; `false` once the sequence is granted a step
-    /// again or is preempted.
-    pub(crate) denied: bool,
+    /// Time of the last step for which the block store denied the sequence's want to grow; `None` once the sequence is
+    /// granted a step again or is preempted.
+    pub(crate) denied_at: Option<Timestamp>,
     /// Whether victims are being copied out for the denied want, so that blocks for it come free later.
     pub(crate) promised: bool,
     /// Number of prompt tokens found in the prefix cache when the sequence started; `None` before its start.
@@ -51,7 +51,7 @@ impl Default for Kv {
             retained_tokens: 0,
             opened_number: 0,
             len_at_open: 0,
-            denied: false,
+            denied_at: None,
             promised: false,
             cached_tokens: None,
         }
@@ -64,7 +64,7 @@ impl Kv {
     pub(crate) fn close(&mut self, saved: bool, retained_tokens: u32) {
         self.saved = saved;
         self.retained_tokens = retained_tokens;
-        (self.denied, self.promised) = (false, false);
+        (self.denied_at, self.promised) = (None, false);
         self.computed_before = self.computed;
         self.computed = 0;
         self.in_flight.lose_blocks();

@@ -4,7 +4,7 @@ use super::*;
 use crate::scheduler::budget::fixtures::{cost, prompt};
 use crate::scheduler::queue::service_class::ServiceClass;
 use crate::scheduler::state::State;
-use crate::scheduler::tests::scheduler;
+use crate::scheduler::tests::{NOW, scheduler};
 
 /// Creates a scheduler with the device of `cost`.
 fn state() -> State {
@@ -73,7 +73,7 @@ fn a_prompt_waits_only_for_a_prompt_of_its_tier_that_has_its_blocks() {
     let first = || standard(1, 6, 5.0);
     assert_eq!(second(&first()), None);
     let mut denied = first();
-    denied.kv.denied = true;
+    denied.kv.denied_at = Some(NOW);
     assert_eq!(second(&denied), Some(9), "the first prompt may be denied blocks again");
     let mut saved = first();
     (saved.phase, saved.kv.saved) = (Phase::Waiting, true);
