@@ -57,6 +57,25 @@ fn it_knows_the_capital_of_france() {
 }
 
 #[test]
+fn min_tokens_puts_off_the_end_and_an_answer_may_show_its_stop_string() {
+    let answer = |fields: Value| {
+        let mut body = chat("What is the capital of France?");
+        for (name, value) in fields.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let answer = server().post("/v1/chat/completions", &body).json();
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        (text, answer["usage"]["completion_tokens"].as_u64().unwrap())
+    };
+    let (text, tokens) = answer(json!({"stop": "Paris", "min_tokens": 20}));
+    assert!(text.starts_with("The capital of France is Paris."), "{text}");
+    assert!(tokens >= 20, "{tokens}");
+    let shown = answer(json!({"stop": "Paris", "include_stop_str_in_output": true}));
+    assert_eq!(shown.0, "The capital of France is Paris");
+    assert_eq!(answer(json!({"stop": "Paris"})).0, "The capital of France is ");
+}
+
+#[test]
 fn the_python_client_finds_all_it_expects() {
     let server = server();
     let url = format!("http://{}/v1", server.address());

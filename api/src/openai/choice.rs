@@ -94,6 +94,8 @@ pub(crate) struct Choice {
     text: Arc<Text>,
     decoder: StreamDecoder,
     stops: StopMatcher,
+    /// Least number of output tokens: no stop string is found in the text of the first `min_tokens` tokens.
+    min_tokens: u32,
     /// Parser that splits the choice's text into parts; `None` if the text is only content.
     parser: Option<AnswerParser>,
     pending: Delta,
@@ -117,7 +119,7 @@ impl Choice {
         (index, first): (u32, bool),
         tokens: TokenStream,
         (text, shown): (Arc<Text>, ShownTokens<'_>),
-        stops: StopMatcher,
+        (stops, min_tokens): (StopMatcher, u32),
         (parsing, record): (Option<&Parsing>, Rc<Record>),
     ) -> Choice {
         Choice {
@@ -127,6 +129,7 @@ impl Choice {
             decoder: text.decoder(shown),
             text,
             stops,
+            min_tokens,
             parser: parsing.map(Parsing::parser),
             pending: Delta::default(),
             generated: 0,
@@ -240,6 +243,9 @@ impl Choice {
     fn push(&mut self, text: &str) -> bool {
         if let Some(listener) = &mut self.listener {
             listener.push(text);
+        }
+        if self.generated <= self.min_tokens {
+            return self.parse(text);
         }
         let outcome = self.stops.push(text);
         self.parse(&outcome.text) || outcome.stopped.is_some()

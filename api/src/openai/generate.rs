@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use tiercel_actors::Request;
 use tiercel_actors::recording::Origin;
-use tiercel_device::{Clock, SamplingParams, TokenId};
+use tiercel_device::{Clock, MinTokens, SamplingParams, TokenId};
 use tiercel_model::tokenizer::StopMatcher;
 
 /// Maximum number of log-probabilities in an answer that is not streamed, over all choices of the answer. A
@@ -117,6 +117,12 @@ async fn run(
         .iter()
         .map(|prompt| max_tokens(serving, &job, prompt.len()))
         .collect::<Result<_, ApiError>>()?;
+    let least = job.common.min_tokens;
+    if let Some(most) = limits.iter().find(|most| **most < least) {
+        let message =
+            format!("'min_tokens' is {least}, and the request has at most {most} output tokens");
+        return Err(ApiError::param("min_tokens", message));
+    }
     let output_tokens =
         limits.iter().map(|max| u64::from(*max)).sum::<u64>() * u64::from(job.common.n);
     metered.charge(u64::from(prompt_tokens), output_tokens)?;
@@ -188,7 +194,7 @@ async fn submit(
         stop_tokens.extend_from_slice(serving.text.end_tokens());
     }
     let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
-    let stops = StopMatcher::new(&job.common.stop);
+    let stops = StopMatcher::new(&job.common.stop).showing_stop(job.common.include_stop);
     let cache_salt = job.common.cache_salt.take().map(|name| job.caller.salt.within(&name));
     let mut choices = Vec::new();
     let count = job.prompts.len() * job.common.n as usize;
@@ -222,7 +228,8 @@ async fn submit(
             let place = (choices.len() as u32, copy == 0);
             let more = (job.parsing.as_ref(), record.clone());
             let text = (serving.text.clone(), shown(job));
-            choices.push(Choice::new(place, tokens, text, stops.clone(), more));
+            let stops = (stops.clone(), job.common.min_tokens);
+            choices.push(Choice::new(place, tokens, text, stops, more));
         }
     }
     if let Some(first) = choices.first_mut() {
@@ -238,6 +245,10 @@ fn request(
     (prompt, max_tokens): (&Arc<[TokenId]>, u32),
     (seed, stop_tokens): (u64, &Arc<[TokenId]>),
 ) -> Request {
+    let min_tokens = match job.common.min_tokens {
+        0 => MinTokens::default(),
+        count => MinTokens { count, ends: stop_tokens.to_vec() },
+    };
     Request {
         tier: job.common.tier,
         priority: job.common.priority,
@@ -247,7 +258,7 @@ fn request(
         prompt: prompt.clone(),
         max_tokens,
         stop_tokens: stop_tokens.clone(),
-        sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
+        sampling: Arc::new(SamplingParams { seed, min_tokens, ..job.common.sampling.clone() }),
         targets: job.common.targets,
         may_tighten: job.caller.rights.may_tighten,
         max_wait_ms: job.common.max_wait_ms,

@@ -10,7 +10,7 @@ use crate::text::Forms;
 use serde_json::Value;
 use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
-use tiercel_device::{SamplingParams, Tier, TokenId};
+use tiercel_device::{MinTokens, SamplingParams, Tier, TokenId};
 
 /// Maximum number of choices of one request (number of prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 128;
@@ -67,6 +67,11 @@ pub(crate) struct Common {
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,
+    /// Whether the text of the answer includes the stop string that ends it.
+    pub(crate) include_stop: bool,
+    /// Least number of output tokens of a choice. Before it, neither an end token nor a stop token nor a stop string
+    /// ends the output.
+    pub(crate) min_tokens: u32,
     /// Whether the output goes on after the model's end tokens. An output that follows a grammar ends at an end token
     /// in any case.
     pub(crate) ignore_eos: bool,
@@ -106,8 +111,7 @@ impl Common {
         let stream = body.boolean("stream")?;
         let (asked, priority) = tier(body)?;
         let (tier, priority) = (rights.tier(asked)?, rights.priority(priority));
-        let ignore_eos = body.boolean("ignore_eos")?;
-        refuse_fields_of_vllm(body, ignore_eos)?;
+        refuse_fields_of_vllm(body)?;
         // In vLLM and llama.cpp the seed -1 asks for a random seed.
         let stated = body.get("seed").filter(|value| value.as_f64() != Some(-1.0));
         let seed = stated.map(|value| seed(value, &body.path("seed"))).transpose()?;
@@ -121,7 +125,9 @@ impl Common {
             seed,
             stop: stop(body)?,
             stop_token_ids: stop_token_ids(body, model.vocab_size)?,
-            ignore_eos,
+            include_stop: body.boolean("include_stop_str_in_output")?,
+            min_tokens: body.count("min_tokens", 0..=u32::MAX)?.unwrap_or(0),
+            ignore_eos: body.boolean("ignore_eos")?,
             skip_special_tokens: body.boolean_or("skip_special_tokens", true)?,
             rule: structured::rule(body)?,
             tier,
@@ -184,6 +190,7 @@ fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, Api
         presence_penalty: body.number("presence_penalty", PENALTY)?.unwrap_or(0.0),
         frequency_penalty: body.number("frequency_penalty", PENALTY)?.unwrap_or(0.0),
         logit_bias: logit_bias(body, model.vocab_size)?,
+        min_tokens: MinTokens::default(),
         seed: 0,
         logprobs: None,
         constraint: None,

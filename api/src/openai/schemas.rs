@@ -122,6 +122,14 @@ fn common() -> Vec<Property> {
         ("max_completion_tokens", max_tokens("The same; goes before `max_tokens`.")),
         ("stop", any_of([stop, stops], "One text or several that end the output.")),
         ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
+        (
+            "include_stop_str_in_output",
+            flag("Whether the text includes the stop string that ended it."),
+        ),
+        (
+            "min_tokens",
+            count(0..=u64::from(u32::MAX), "Least output tokens of a choice; no stop ends it before."),
+        ),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
         (
             "cache_salt",

@@ -6,29 +6,24 @@ use serde_json::Value;
 
 /// vLLM's fields that would change the answer. A request may hold them with a value that changes nothing in vLLM:
 /// `null`, `false`, an empty text, array or object, or 0. For `prompt_logprobs`, 0 is a request too.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 6] = [
     "allowed_token_ids",
     "bad_words",
     "chat_template",
-    "include_stop_str_in_output",
-    "min_tokens",
     "prompt_logprobs",
     "truncate_prompt_tokens",
     "use_beam_search",
 ];
 
-/// Refuses a request with a field of vLLM that would change the answer if this server supported it. `min_tokens` is
-/// accepted beside `ignore_eos`, with which the model's end tokens do not end the output; a stop string or a grammar
-/// may still end it.
+/// Refuses a request with a field of vLLM that would change the answer if this server supported it.
 ///
 /// # Errors
 /// 400 with the code `unsupported`.
-pub(crate) fn refuse_fields_of_vllm(body: &Fields<'_>, ignore_eos: bool) -> Result<(), ApiError> {
+pub(crate) fn refuse_fields_of_vllm(body: &Fields<'_>) -> Result<(), ApiError> {
     for field in FIELDS {
-        let fulfilled = field == "min_tokens" && ignore_eos;
         let asks =
             |value: &Value| !is_neutral(value) || (field == "prompt_logprobs" && value.is_number());
-        if !fulfilled && body.get(field).is_some_and(asks) {
+        if body.get(field).is_some_and(asks) {
             let message = format!("'{field}' is not supported; leave it out");
             return Err(ApiError::unsupported(field, message));
         }
@@ -56,16 +51,13 @@ mod tests {
     fn a_field_that_would_change_the_answer_is_refused_by_name() {
         let refused = |body: Value| {
             let fields = Fields::root(&body).expect("the body is an object");
-            let ignore_eos = fields.boolean("ignore_eos").expect("a flag");
-            let error = refuse_fields_of_vllm(&fields, ignore_eos).err()?;
+            let error = refuse_fields_of_vllm(&fields).err()?;
             Some(error.body()["error"]["message"].clone())
         };
         for (body, field) in [
-            (json!({"min_tokens": 5}), "min_tokens"),
             (json!({"bad_words": ["damn"]}), "bad_words"),
             (json!({"allowed_token_ids": [1]}), "allowed_token_ids"),
-            (json!({"include_stop_str_in_output": true}), "include_stop_str_in_output"),
-            (json!({"chat_template": "{{ x }}", "ignore_eos": true}), "chat_template"),
+            (json!({"chat_template": "{{ x }}"}), "chat_template"),
             (json!({"truncate_prompt_tokens": -1}), "truncate_prompt_tokens"),
             (json!({"prompt_logprobs": 0}), "prompt_logprobs"),
         ] {
@@ -74,9 +66,7 @@ mod tests {
         }
         for body in [
             json!({}),
-            json!({"min_tokens": 0, "bad_words": [], "chat_template": null}),
-            json!({"include_stop_str_in_output": false, "use_beam_search": false}),
-            json!({"min_tokens": 5, "ignore_eos": true}),
+            json!({"bad_words": [], "chat_template": null, "use_beam_search": false}),
         ] {
             assert_eq!(refused(body.clone()), None, "{body}");
         }

@@ -38,7 +38,7 @@ pub use mock::{
     MockFaults, MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError,
     MockScript, MockTimedFault, MockTimedFaultKind, ServerSizes, StepNoise, mock_oracle,
 };
-pub use sampling::SamplingParams;
+pub use sampling::{MinTokens, SamplingParams};
 pub use step::{
     DeviceInfo, DeviceProfile, NotSampled, Sampled, SeqSlice, SeqStart, SliceInput, StepBatch,
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,

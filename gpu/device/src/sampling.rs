@@ -5,6 +5,15 @@ use crate::{Constraint, TokenId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Least number of output tokens of a sequence.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MinTokens {
+    /// Number of output tokens before which no token of `ends` is chosen; 0 is off.
+    pub count: u32,
+    /// Tokens that end the output.
+    pub ends: Vec<TokenId>,
+}
+
 /// Sampling settings of one sequence, already validated by the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
@@ -26,6 +35,9 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Logit biases: tokens, each with a number that is added to its logit before penalties and temperature.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// Least number of output tokens. Where the constraint leaves only tokens that end the output, the output ends
+    /// before.
+    pub min_tokens: MinTokens,
     /// Seed of the random draws. The random number with which output token `i` is drawn depends on `(seed, i)` alone,
     /// not on other sequences in the batch.
     pub seed: u64,
@@ -49,6 +61,7 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             logit_bias: Vec::new(),
+            min_tokens: MinTokens::default(),
             seed: 0,
             logprobs: None,
             constraint: None,

@@ -1,7 +1,7 @@
 //! Chooses the next token from a row of logits.
 //!
 //! Options apply in vLLM's order: logit bias, repetition penalty, frequency penalty and presence penalty. Then the mask
-//! of the sequence's constraint excludes tokens. Then the log-probabilities that a client asked for are computed. The
+//! of the sequence's constraint excludes tokens, and so does the least number of output tokens. Then the log-probabilities that a client asked for are computed. The
 //! token is chosen last: by greedy decoding, or by temperature, min-p, top-k, top-p and a random draw. Min-p is
 //! relative to the most likely token. Top-p is a share of the weight that min-p and top-k left. Tokens of equal weight
 //! are ranked by id, the lower id first.
@@ -20,7 +20,7 @@ mod truncate;
 use penalties::Penalties;
 use std::sync::Arc;
 use tiercel_device::{
-    ConstrainedOutput, MaskThreads, MaskWait, NotSampled, Sampled, SamplingParams, TokenId,
+    ConstrainedOutput, MaskThreads, MaskWait, MinTokens, NotSampled, Sampled, SamplingParams, TokenId,
     TokenMask,
 };
 use tiercel_gpu::Draw;
@@ -79,7 +79,7 @@ impl Sampler {
         if let Some(constrained) = &mut self.constrained {
             constrained.mask(output_index, wait)?.apply(row);
         }
-        let max = numeric::usable_max(row).ok_or(NotSampled::BadLogits)?;
+        let max = self.exclude_ends(row, output_index).ok_or(NotSampled::BadLogits)?;
         let want = self.params.logprobs.map(|k| logprobs::Best::of(row, max, usize::from(k)));
         let (token, logit) = if self.is_greedy() {
             let id = numeric::position(row, max).ok_or(NotSampled::BadLogits)?;
@@ -97,10 +97,13 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Returns whether a device can sample with `params`: no penalties, biases or log-probabilities.
+    /// Returns whether a device can sample with `params`: no penalties, biases, least number of output tokens or
+    /// log-probabilities.
     pub fn is_drawn(params: &SamplingParams) -> bool {
-        let penalties = Penalties::are_on(params);
-        !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
+        let changes_logits = Penalties::are_on(params)
+            || !params.logit_bias.is_empty()
+            || params.min_tokens.count > 0;
+        !changes_logits && params.logprobs.is_none()
     }
 
     /// Returns the sampling parameters of the sequence.
@@ -109,8 +112,8 @@ impl Sampler {
     }
 
     /// Returns the parameters with which a device can sample output token number `output_index` from row `row` of the
-    /// logits, without the mask of the sequence's constraint ([`Sampler::mask`]); `None` if the sampler needs
-    /// penalties, biases or log-probabilities, which only the host applies.
+    /// logits, without the mask of the sequence's constraint ([`Sampler::mask`]); `None` if only the host can sample
+    /// with the sampling parameters ([`Sampler::is_drawn`]).
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw<'static>> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
@@ -146,6 +149,26 @@ impl Sampler {
         if let Some(constrained) = &mut self.constrained {
             constrained.push(token);
         }
+    }
+
+    /// Before the least number of output tokens, sets the logits of the tokens that end the output to -inf, unless no
+    /// other token is left. Returns the largest logit; `None` if a logit is NaN or +inf, or if none is finite.
+    fn exclude_ends(&self, row: &mut [f32], output_index: u32) -> Option<f32> {
+        let MinTokens { count, ends } = &self.params.min_tokens;
+        if output_index >= *count {
+            return numeric::usable_max(row);
+        }
+        let mut excluded = Vec::with_capacity(ends.len());
+        for &end in ends {
+            if let Some(logit) = row.get_mut(end as usize) {
+                excluded.push((end as usize, std::mem::replace(logit, f32::NEG_INFINITY)));
+            }
+        }
+        numeric::usable_max(row).or_else(|| {
+            // Put the logits back last first: a token that is named twice was replaced twice.
+            excluded.into_iter().rev().for_each(|(end, logit)| row[end] = logit);
+            numeric::usable_max(row)
+        })
     }
 
     fn is_greedy(&self) -> bool {

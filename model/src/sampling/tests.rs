@@ -55,6 +55,19 @@ fn bias_is_added_once_and_unknown_tokens_are_ignored() {
 }
 
 #[test]
+fn no_end_token_is_chosen_before_the_least_number_of_tokens_unless_no_other_is_left() {
+    let params = SamplingParams {
+        min_tokens: MinTokens { count: 2, ends: vec![0, 2, 0, u32::MAX] },
+        ..SamplingParams::greedy()
+    };
+    let of_index = |logits: &[f32]| [0, 1, 2].map(|index| token(&params, logits, index));
+    assert_eq!(of_index(&[5.0, 1.0, 4.0, 0.0]), [1, 1, 0]);
+    let none = f32::NEG_INFINITY;
+    assert_eq!(of_index(&[5.0, none, 4.0, none]), [0, 0, 0], "only end tokens are left");
+    assert!(!Sampler::is_drawn(&params), "the host excludes the tokens");
+}
+
+#[test]
 fn a_replayed_step_gives_the_same_token_and_counts_once() {
     let params = SamplingParams { frequency_penalty: 1.0, ..SamplingParams::greedy() };
     let logits = [3.0, 2.5, 0.0];

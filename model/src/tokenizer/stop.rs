@@ -9,7 +9,7 @@ pub struct StopOutcome {
     /// Text that may be sent to the client now, because no stop string can begin in it any more.
     pub text: String,
     /// Index of the stop string that ended the text, if this piece completed one; `text` is then the rest of the text
-    /// before the stop string.
+    /// before the stop string, or up to its end if the matcher shows stop strings.
     pub stopped: Option<usize>,
 }
 
@@ -17,7 +17,7 @@ pub struct StopOutcome {
 /// complete at the same character, the longest. How the text is cut into pieces makes no difference.
 ///
 /// The end of the text is held back while a stop string may begin in it, so that no part of a stop string is ever
-/// returned. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
+/// returned, except that a matcher that shows stop strings returns the found one whole. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
 /// strings there are. Clones share the automaton.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
@@ -26,6 +26,8 @@ pub struct StopMatcher {
     /// End of the text so far that may begin a stop string and is held back: its last `depth(state)` bytes.
     held: String,
     stopped: bool,
+    /// Whether the returned text includes the stop string that ends it.
+    shows_stop: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +52,13 @@ impl StopMatcher {
             insert(&mut nodes, stop.as_ref().as_bytes(), index as u32);
         }
         link(&mut nodes);
-        StopMatcher { nodes: nodes.into(), state: ROOT, held: String::new(), stopped: false }
+        let nodes = nodes.into();
+        StopMatcher { nodes, state: ROOT, held: String::new(), stopped: false, shows_stop: false }
+    }
+
+    /// Makes the returned text include the stop string that ends it, if `shown`.
+    pub fn showing_stop(self, shown: bool) -> StopMatcher {
+        StopMatcher { shows_stop: shown, ..self }
     }
 
     /// Searches the next piece of the text for stop strings. After a stop string has been found, no more text is
@@ -67,7 +75,9 @@ impl StopMatcher {
             self.state = step(&self.nodes, self.state, byte);
             if let Some((index, len)) = self.nodes[self.state as usize].matched {
                 text.push_str(&piece[..=at]);
-                text.truncate(text.len() - len as usize);
+                if !self.shows_stop {
+                    text.truncate(text.len() - len as usize);
+                }
                 self.stopped = true;
                 return StopOutcome { text, stopped: Some(index as usize) };
             }
@@ -163,9 +173,13 @@ mod tests {
         fn matches_naive_search_however_the_text_is_cut(
             stops in prop::collection::vec("[abé😀]{0,4}", 0..5),
             pieces in prop::collection::vec("[abcé😀]{0,5}", 0..10),
+            shown: bool,
         ) {
-            let (expected, expected_stop) = naive(&pieces.concat(), &stops);
-            let mut matcher = StopMatcher::new(&stops);
+            let (mut expected, expected_stop) = naive(&pieces.concat(), &stops);
+            if let Some(stop) = expected_stop.filter(|_| shown) {
+                expected += &stops[stop];
+            }
+            let mut matcher = StopMatcher::new(&stops).showing_stop(shown);
             let (mut text, mut stopped) = (String::new(), None);
             for piece in &pieces {
                 let outcome = matcher.push(piece);
