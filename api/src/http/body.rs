@@ -6,16 +6,11 @@ use crate::http::body_memory::BodyShare;
 use crate::http::{ApiError, Caller, Exchange, Record, Surface};
 use actix_web::dev::Payload;
 use actix_web::http::{StatusCode, header};
-use actix_web::error::BlockingError;
-use actix_web::web::{self, BytesMut, Data};
+use actix_web::web::{BytesMut, Data};
 use actix_web::{FromRequest, HttpRequest};
 use futures_util::StreamExt;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
-
-/// Largest body that is parsed on the thread of its HTTP worker, bytes. A larger body is parsed on a thread of the
-/// blocking pool: a body of several MiB takes tens of ms, in which all other connections of the worker would wait.
-const PARSED_IN_PLACE_MAX: usize = 64 << 10;
 
 /// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A
 /// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 403, 408, 413 or 415; one whose body
@@ -73,18 +68,7 @@ async fn json(
         .await
         .unwrap_or_else(|| Err(too_slow(timeout_ms)))?;
     Exchange::body_read(request);
-    if body.len() <= PARSED_IN_PLACE_MAX {
-        return parse(&body);
-    }
-    let parsed = web::block(move || {
-        let parsed = parse(&body);
-        drop(share);
-        parsed
-    });
-    let failed = |error: BlockingError| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the body: {error}"))
-    };
-    parsed.await.map_err(failed)?
+    parse(&body)
 }
 
 fn check_headers(request: &HttpRequest) -> Result<(), ApiError> {
