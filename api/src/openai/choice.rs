@@ -94,7 +94,7 @@ pub(crate) struct Choice {
     text: Arc<Text>,
     decoder: StreamDecoder,
     stops: StopMatcher,
-    /// Least number of output tokens: no stop string is found in the text of the first `min_tokens` tokens.
+    /// Least number of output tokens: no stop string ends in the text of the first `min_tokens` tokens.
     min_tokens: u32,
     /// Parser that splits the choice's text into parts; `None` if the text is only content.
     parser: Option<AnswerParser>,
@@ -245,7 +245,8 @@ impl Choice {
             listener.push(text);
         }
         if self.generated <= self.min_tokens {
-            return self.parse(text);
+            let text = self.stops.pass(text);
+            return self.parse(&text);
         }
         let outcome = self.stops.push(text);
         self.parse(&outcome.text) || outcome.stopped.is_some()

@@ -157,8 +157,8 @@ pub struct Sampled {
     pub logprobs: Option<Box<TokenLogprobs>>,
 }
 
-/// Log-probabilities of one output token, natural logarithm, of the distribution after biases, penalties and the mask
-/// of the sequence's constraint, but before temperature and truncation.
+/// Log-probabilities of one output token, natural logarithm, of the distribution after biases, penalties, the mask of
+/// the sequence's constraint and the least number of output tokens, but before temperature and truncation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// Log-probability of the token that was chosen.

@@ -162,11 +162,12 @@ impl<O: Ops + 'static> ModelRunner<O> {
 impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
     fn waits(&self, batch: &StepBatch) -> bool {
         let (mut rows, mut masked) = (0, false);
-        for slice in batch.slices.iter().filter(|slice| slice.sample.is_some()) {
+        for slice in &batch.slices {
+            let Some(output_index) = slice.sample else { continue };
             let start = batch.starts.iter().find(|start| start.seq == slice.seq);
             let known = || self.sequences.params(slice.seq);
             let Some(params) = start.map(|start| &*start.sampling).or_else(known) else { continue };
-            if !Sampler::is_drawn(params) {
+            if !Sampler::is_drawn(params, output_index) {
                 return true;
             }
             rows += 1;

@@ -46,7 +46,7 @@ pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
 
 /// Returns whether the device draws some tokens of the step with masks.
 pub(super) fn some_are_masked<O: Ops>(jobs: &[Job]) -> bool {
-    O::DRAWS && jobs.iter().any(|job| job.state.is_masked())
+    O::DRAWS && jobs.iter().any(|job| job.state.is_masked(job.index))
 }
 
 /// Samples on the host, or lets the device draw, the tokens of the jobs whose logits are in `logits`, which holds the
@@ -76,9 +76,9 @@ pub(super) fn sample_rows<O: Ops>(
     });
 }
 
-/// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, and of padding
-/// rows, if the device supports drawing. A job whose constraint leaves no token, or whose mask is late, gets this as
-/// its result instead. Returns the rows of `logits` that the host must sample.
+/// Lets the device draw the tokens of padding rows and of the sampling jobs that do not need the host
+/// ([`Sampler::is_drawn`](crate::sampling::Sampler::is_drawn)), if the device supports drawing. A job whose constraint
+/// leaves no token, or whose mask is late, gets this as its result instead. Returns the rows of `logits` that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,

@@ -37,10 +37,10 @@ impl Sequence {
         &self.sampler
     }
 
-    /// Whether a device that draws tokens draws those of the sequence with masks.
-    pub(super) fn is_masked(&self) -> bool {
+    /// Whether a device that draws tokens draws output token number `output_index` of the sequence with a mask.
+    pub(super) fn is_masked(&self, output_index: u32) -> bool {
         let params = self.sampler.params();
-        params.constraint.is_some() && Sampler::is_drawn(params)
+        params.constraint.is_some() && Sampler::is_drawn(params, output_index)
     }
 
     /// Records that the device draws output token number `output_index` of the sequence from sampled row `row` of

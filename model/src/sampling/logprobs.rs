@@ -7,8 +7,8 @@ use tiercel_device::{TokenId, TokenLogprobs};
 /// none of its logits is larger than the least of the best so far.
 const RUN: usize = 32;
 
-/// Log-sum-exp and the most likely tokens of a row of logits, computed after biases, penalties and the mask of the
-/// sequence's constraint, before sampling overwrites the row.
+/// Log-sum-exp and the most likely tokens of a row of logits, computed after biases, penalties, the mask of the
+/// sequence's constraint and the least number of output tokens, before sampling overwrites the row.
 pub(super) struct Best {
     log_sum_exp: f64,
     /// Most likely tokens and their logits, largest first; of equal logits, the lower id first.

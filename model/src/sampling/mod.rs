@@ -1,10 +1,10 @@
 //! Chooses the next token from a row of logits.
 //!
 //! Options apply in vLLM's order: logit bias, repetition penalty, frequency penalty and presence penalty. Then the mask
-//! of the sequence's constraint excludes tokens, and so does the least number of output tokens. Then the log-probabilities that a client asked for are computed. The
-//! token is chosen last: by greedy decoding, or by temperature, min-p, top-k, top-p and a random draw. Min-p is
-//! relative to the most likely token. Top-p is a share of the weight that min-p and top-k left. Tokens of equal weight
-//! are ranked by id, the lower id first.
+//! of the sequence's constraint excludes tokens, and so does the least number of output tokens. Then the
+//! log-probabilities that a client asked for are computed. The token is chosen last: by greedy decoding, or by
+//! temperature, min-p, top-k, top-p and a random draw. Min-p is relative to the most likely token. Top-p is a share of
+//! the weight that min-p and top-k left. Tokens of equal weight are ranked by id, the lower id first.
 //!
 //! A draw depends only on the logits and `(seed, output index)`. Other sequences in the batch and repeats of a step
 //! cannot change the text. An option that is off costs nothing. No option sorts the vocabulary.
@@ -97,12 +97,12 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Returns whether a device can sample with `params`: no penalties, biases, least number of output tokens or
-    /// log-probabilities.
-    pub fn is_drawn(params: &SamplingParams) -> bool {
+    /// Returns whether a device can sample output token number `output_index` with `params`: no penalties, biases or
+    /// log-probabilities, and not before the least number of output tokens.
+    pub fn is_drawn(params: &SamplingParams, output_index: u32) -> bool {
         let changes_logits = Penalties::are_on(params)
             || !params.logit_bias.is_empty()
-            || params.min_tokens.count > 0;
+            || output_index < params.min_tokens.count;
         !changes_logits && params.logprobs.is_none()
     }
 
@@ -117,7 +117,7 @@ impl Sampler {
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw<'static>> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
-        Sampler::is_drawn(params).then(|| Draw {
+        Sampler::is_drawn(params, output_index).then(|| Draw {
             row,
             temperature,
             top_k: params.top_k,

@@ -64,7 +64,7 @@ fn no_end_token_is_chosen_before_the_least_number_of_tokens_unless_no_other_is_l
     assert_eq!(of_index(&[5.0, 1.0, 4.0, 0.0]), [1, 1, 0]);
     let none = f32::NEG_INFINITY;
     assert_eq!(of_index(&[5.0, none, 4.0, none]), [0, 0, 0], "only end tokens are left");
-    assert!(!Sampler::is_drawn(&params), "the host excludes the tokens");
+    assert_eq!([1, 2].map(|index| Sampler::is_drawn(&params, index)), [false, true]);
 }
 
 #[test]

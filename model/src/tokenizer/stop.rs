@@ -16,9 +16,9 @@ pub struct StopOutcome {
 /// Searches a streamed text for the first of several stop strings: the string that is complete first and, of strings
 /// complete at the same character, the longest. How the text is cut into pieces makes no difference.
 ///
-/// The end of the text is held back while a stop string may begin in it, so that no part of a stop string is ever
-/// returned, except that a matcher that shows stop strings returns the found one whole. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
-/// strings there are. Clones share the automaton.
+/// The end of the text is held back while a stop string may begin in it, so that no part of a found stop string is
+/// returned; a matcher that shows stop strings returns the found one whole. The matcher is the automaton of Aho and
+/// Corasick: each byte takes amortised constant time, however many strings there are. Clones share the automaton.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     nodes: Arc<[Node]>,
@@ -61,9 +61,19 @@ impl StopMatcher {
         StopMatcher { shows_stop: shown, ..self }
     }
 
+    /// Adds the next piece of the text, in which no stop string may end. A stop string that begins in the piece may end
+    /// in a later one. Returns the text that may be sent to the client now.
+    pub fn pass(&mut self, piece: &str) -> String {
+        self.search(piece, false).text
+    }
+
     /// Searches the next piece of the text for stop strings. After a stop string has been found, no more text is
     /// returned.
     pub fn push(&mut self, piece: &str) -> StopOutcome {
+        self.search(piece, true)
+    }
+
+    fn search(&mut self, piece: &str, may_stop: bool) -> StopOutcome {
         if self.stopped {
             return StopOutcome { text: String::new(), stopped: None };
         }
@@ -73,7 +83,8 @@ impl StopMatcher {
         let mut text = std::mem::take(&mut self.held);
         for (at, byte) in piece.bytes().enumerate() {
             self.state = step(&self.nodes, self.state, byte);
-            if let Some((index, len)) = self.nodes[self.state as usize].matched {
+            let matched = self.nodes[self.state as usize].matched;
+            if let Some((index, len)) = matched.filter(|_| may_stop) {
                 text.push_str(&piece[..=at]);
                 if !self.shows_stop {
                     text.truncate(text.len() - len as usize);
@@ -193,6 +204,20 @@ mod tests {
             text += &matcher.finish();
             prop_assert_eq!((text, stopped), (expected, expected_stop));
         }
+    }
+
+    #[test]
+    fn a_stop_string_may_begin_but_not_end_in_a_piece_that_is_passed() {
+        let mut matcher = StopMatcher::new(&["stop", "op!"]);
+        assert_eq!(matcher.pass("stop here, st"), "stop here, ");
+        let outcome = matcher.push("op here");
+        assert_eq!(outcome, StopOutcome { text: String::new(), stopped: Some(0) });
+        let mut matcher = StopMatcher::new(&["stop", "op!"]);
+        assert_eq!(matcher.pass("a stop") + &matcher.finish(), "a stop");
+        let mut matcher = StopMatcher::new(&["stop", "op!"]);
+        let passed = matcher.pass("a stop");
+        let outcome = matcher.push("! and more");
+        assert_eq!((passed + &outcome.text, outcome.stopped), ("a st".to_owned(), Some(1)));
     }
 
     #[test]

@@ -45,8 +45,9 @@ struct Queued {
     first_tier: Tier,
     tenant: Salt,
     weight: Weight,
-    /// Number of prompt tokens that the request added to its admission queue and to its tenant's part of that queue
-    /// ([`Applicant::counted_tokens`]).
+    /// Length of the prompt, tokens.
+    prompt: u32,
+    /// Number of prompt tokens that the request added to its admission queue ([`Applicant::counted_tokens`]).
     counted: u32,
     /// Deadline of the first token (arrival + TTFT target); `None` if [`latest_us`] gives no limit for the request, if
     /// the scheduler reports no settings of shedding, if even an idle server could not meet the target, or after the
@@ -189,7 +190,7 @@ impl Gate {
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
         let Some(queued) = self.queued.remove(&seq) else { return };
-        let Queued { tier, first_tier, tenant, counted, due, .. } = queued;
+        let Queued { tier, first_tier, tenant, prompt, counted, due, .. } = queued;
         let judged = tier == Tier::Standard && how == Left::Started;
         if let Some(due) = due.filter(|_| judged) {
             self.margin.observe(now > due);
@@ -199,7 +200,7 @@ impl Gate {
             self.advised(first_tier, tenant, retry_after_ms, now);
         }
         self.queues[tier.index()].leave(counted);
-        self.tenants.leave(tier, tenant, counted);
+        self.tenants.leave(tier, tenant, (prompt, counted));
     }
 
     /// Moves a sequence without a first token to the queue of another tier, because an operator changed its tier. The
@@ -209,12 +210,12 @@ impl Gate {
         let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
             return;
         };
-        let Queued { tier: before, tenant, weight, counted, .. } = *queued;
+        let Queued { tier: before, tenant, weight, prompt, counted, .. } = *queued;
         (queued.tier, queued.due) = (tier, None);
         self.queues[before.index()].leave(counted);
-        self.tenants.leave(before, tenant, counted);
+        self.tenants.leave(before, tenant, (prompt, counted));
         self.queues[tier.index()].add(counted);
-        self.tenants.enter(tier, (tenant, weight), counted);
+        self.tenants.enter(tier, (tenant, weight), (prompt, counted));
     }
 
     /// Takes over the scheduler's next report on the device time that is available to prompts.
@@ -249,7 +250,7 @@ impl Gate {
         let Applicant { tier, tenant, weight, prompt, .. } = *request;
         self.queues[tier.index()] = self.consider(request, now)?;
         let counted = request.counted_tokens();
-        self.tenants.enter(tier, (tenant, weight), counted);
+        self.tenants.enter(tier, (tenant, weight), (prompt, counted));
         self.forecast.arrived(self.effective_tier(request), prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
@@ -257,7 +258,8 @@ impl Gate {
         let target_us = self.forecast.shedding().and_then(|rule| latest_us(tier, &targets, &rule));
         let idle_us = self.forecast.idle_us(prompt);
         let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
-        self.queued.insert(seq, Queued { tier, first_tier: tier, tenant, weight, counted, due });
+        let queued = Queued { tier, first_tier: tier, tenant, weight, prompt, counted, due };
+        self.queued.insert(seq, queued);
         Ok(seq)
     }
 

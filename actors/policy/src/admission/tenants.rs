@@ -18,25 +18,37 @@ pub struct Tenants(BTreeMap<(Tier, Salt), OfTenant>);
 /// Waiting requests of one tenant in one tier.
 #[derive(Debug, Clone, Copy, Default)]
 struct OfTenant {
+    /// Requests of the tenant in the admission queue, and the prompt tokens that they add to it: of the choices of a
+    /// client request only the first adds tokens.
     queue: Queue,
+    /// Length of the prompts of all these requests together, tokens. Further choices count too, because the scheduler's
+    /// fair queue counts them.
+    prompts: u64,
     /// Weight of the tenant in the fair queues, as the request that entered last states it.
     weight: Weight,
 }
 
 impl Tenants {
-    /// Adds an accepted request of a tenant to the counts of its tier's queue. `counted` is the number of prompt tokens
-    /// that the request adds to that queue.
-    pub fn enter(&mut self, tier: Tier, (tenant, weight): (Salt, Weight), counted: u32) {
+    /// Adds an accepted request of a tenant to the counts of its tier's queue. Its prompt has `prompt` tokens, of which
+    /// the queue counts `counted`.
+    pub fn enter(
+        &mut self,
+        tier: Tier,
+        (tenant, weight): (Salt, Weight),
+        (prompt, counted): (u32, u32),
+    ) {
         let of_tenant = self.0.entry((tier, tenant)).or_default();
         of_tenant.queue.add(counted);
+        of_tenant.prompts += u64::from(prompt);
         of_tenant.weight = weight;
     }
 
     /// Records that a request of a tenant left the admission queue: it got its first token, ended or moved to another
-    /// tier. The request had added `counted` tokens.
-    pub fn leave(&mut self, tier: Tier, tenant: Salt, counted: u32) {
-        if let Some(OfTenant { queue, .. }) = self.0.get_mut(&(tier, tenant)) {
+    /// tier. Its prompt has `prompt` tokens, of which the queue counted `counted`.
+    pub fn leave(&mut self, tier: Tier, tenant: Salt, (prompt, counted): (u32, u32)) {
+        if let Some(OfTenant { queue, prompts, .. }) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(counted);
+            *prompts = prompts.saturating_sub(u64::from(prompt));
             if queue.requests == 0 {
                 self.0.remove(&(tier, tenant));
             }
@@ -47,11 +59,11 @@ impl Tenants {
     /// tenant: all tokens that the tenant itself has waiting, and of every other tenant at most as many as the tenant
     /// has with the new request, times the ratio of the other tenant's weight to its own. 1 if no request waits.
     pub fn ahead(&self, tier: Tier, (tenant, weight): (Salt, Weight), prompt: u32) -> f64 {
-        let own = self.of(tier, tenant).tokens as f64;
+        let own = self.of(tier, tenant).prompts as f64;
         let turn = weight.virtual_time(own + f64::from(prompt));
         let (mut all, mut before) = (own, own);
         for (_, other) in self.of_tier(tier).filter(|(other, _)| *other != tenant) {
-            let tokens = other.queue.tokens as f64;
+            let tokens = other.prompts as f64;
             all += tokens;
             before += tokens.min(turn * other.weight.get());
         }
@@ -67,7 +79,7 @@ impl Tenants {
         tenant: Salt,
         limits: &AdmissionSettings,
     ) -> AdmissionSettings {
-        let own = self.of(tier, tenant);
+        let own = self.of(tier, tenant).queue;
         let requests = limits.max_queued_requests_per_tier;
         let tokens = limits.max_queued_tokens_per_tier;
         let part = u64::from(KEPT_PART);
@@ -82,8 +94,8 @@ impl Tenants {
         }
     }
 
-    fn of(&self, tier: Tier, tenant: Salt) -> Queue {
-        self.0.get(&(tier, tenant)).map(|of_tenant| of_tenant.queue).unwrap_or_default()
+    fn of(&self, tier: Tier, tenant: Salt) -> OfTenant {
+        self.0.get(&(tier, tenant)).copied().unwrap_or_default()
     }
 
     fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (Salt, &OfTenant)> {
@@ -109,31 +121,42 @@ mod tests {
         let mut tenants = Tenants::default();
         assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 1.0, "nobody is there");
         for _ in 0..9 {
-            tenants.enter(Tier::Standard, of(GREEDY), 100);
-            tenants.enter(Tier::Premium, of(GREEDY), 100);
+            tenants.enter(Tier::Standard, of(GREEDY), (100, 100));
+            tenants.enter(Tier::Premium, of(GREEDY), (100, 100));
         }
         assert_eq!(tenants.ahead(Tier::Standard, of(GREEDY), 100), 1.0);
         assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 100.0 / 900.0);
-        tenants.enter(Tier::Standard, of(MODEST), 100);
+        tenants.enter(Tier::Standard, of(MODEST), (100, 100));
         // Of ten waiting prompts of 100 tokens, three are before the new request: one of its own tenant, and two of the
         // other tenant (as many as its own tenant then has).
         assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 0.3);
         assert_eq!(tenants.ahead(Tier::Standard, of(GREEDY), 100), 1.0);
-        tenants.leave(Tier::Standard, MODEST, 100);
+        tenants.leave(Tier::Standard, MODEST, (100, 100));
         for _ in 0..9 {
-            tenants.leave(Tier::Standard, GREEDY, 100);
-            tenants.leave(Tier::Premium, GREEDY, 100);
+            tenants.leave(Tier::Standard, GREEDY, (100, 100));
+            tenants.leave(Tier::Premium, GREEDY, (100, 100));
         }
         assert!(tenants.0.is_empty());
+    }
+
+    #[test]
+    fn the_fair_queue_serves_every_choice_of_a_request_though_the_queue_counts_only_the_first() {
+        let mut tenants = Tenants::default();
+        tenants.enter(Tier::Standard, of(GREEDY), (100, 100));
+        (0..8).for_each(|_| tenants.enter(Tier::Standard, of(GREEDY), (100, 0)));
+        assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 100.0 / 900.0);
+        assert_eq!(tenants.of(Tier::Standard, GREEDY).queue.tokens, 100);
+        (0..8).for_each(|_| tenants.leave(Tier::Standard, GREEDY, (100, 0)));
+        assert_eq!(tenants.of(Tier::Standard, GREEDY).prompts, 100);
     }
 
     #[test]
     fn a_tenant_of_more_weight_waits_for_less_of_the_others() {
         let mut tenants = Tenants::default();
         let heavy = (MODEST, Weight::new(4.0));
-        (0..9).for_each(|_| tenants.enter(Tier::Standard, of(GREEDY), 100));
+        (0..9).for_each(|_| tenants.enter(Tier::Standard, of(GREEDY), (100, 100)));
         assert_eq!(tenants.ahead(Tier::Standard, heavy, 100), 25.0 / 900.0);
-        (0..3).for_each(|_| tenants.enter(Tier::Standard, heavy, 100));
+        (0..3).for_each(|_| tenants.enter(Tier::Standard, heavy, (100, 100)));
         assert_eq!(tenants.ahead(Tier::Standard, heavy, 100), 400.0 / 1200.0, "100 of the other");
         // A tenant of weight 1 has its first 100 tokens after 100 of the greedy tenant and all 300 of the heavy one.
         let newcomer = of(Salt([3; 16]));
@@ -153,15 +176,15 @@ mod tests {
             (limits.max_queued_requests_per_tier, limits.max_queued_tokens_per_tier)
         };
         for _ in 0..2 {
-            tenants.enter(Tier::Standard, of(GREEDY), 10);
+            tenants.enter(Tier::Standard, of(GREEDY), (10, 10));
             assert_eq!(requests(&tenants, GREEDY), (16, 1000));
         }
-        tenants.enter(Tier::Standard, of(GREEDY), 10);
+        tenants.enter(Tier::Standard, of(GREEDY), (10, 10));
         assert_eq!(requests(&tenants, GREEDY), (14, 875));
         assert_eq!(requests(&tenants, MODEST), (16, 1000));
-        tenants.enter(Tier::Standard, of(MODEST), 125);
+        tenants.enter(Tier::Standard, of(MODEST), (125, 125));
         assert_eq!(requests(&tenants, MODEST), (16, 1000), "exactly an eighth of the tokens");
-        tenants.enter(Tier::Standard, of(MODEST), 1);
+        tenants.enter(Tier::Standard, of(MODEST), (1, 1));
         assert_eq!(requests(&tenants, MODEST), (14, 875), "it counts in tokens too");
     }
 }

@@ -143,7 +143,7 @@ fn only_the_first_choice_of_a_request_counts_in_its_tenants_part_of_a_queue() {
     let mut gate = gate(|settings| settings.admission.max_queued_tokens_per_tier = 80);
     gate.update(Capacity { fair_tenants: true, ..report() });
     let fits = |gate: &mut Gate| {
-        gate.would_accept(&Applicant { prompt: 70, ..of(Tier::Standard) }, NOW).is_ok()
+        gate.would_accept(&Applicant { prompt: 69, ..of(Tier::Standard) }, NOW).is_ok()
     };
     let choices = [false, true, true].map(|sibling| Applicant { sibling, ..of(Tier::Standard) });
     let choices = choices.map(|choice| gate.submit(&choice, NOW).expect("the queue has room"));

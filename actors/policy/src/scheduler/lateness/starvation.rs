@@ -8,10 +8,11 @@
 //! served nearly as by a plain first-come-first-served server.
 //!
 //! If a higher tier has requests, a late request without a retry credit starves only while the request's tier, which
-//! must be above background, has a balanced flow (`flow`): in the last minute, the number of requests that came and the
-//! number of first tokens have been about equal. Clients that wait for an answer before they send the next request make
-//! the flow balanced. If more requests come, the order of arrival would make all requests late. If fewer requests come,
-//! as after a burst, the time that newcomers leave drains the backlog.
+//! must be above background, has a balanced flow (`flow`): in the last minute, the number of requests that came
+//! (without those that ended before their first token) and the number of first tokens have been about equal. Clients
+//! that wait for an answer before they send the next request make the flow balanced. If more requests come, the order
+//! of arrival would make all requests late. If fewer requests come, as after a burst, the time that newcomers leave
+//! drains the backlog.
 //!
 //! If no higher tier has requests, no request without a retry credit starves while its tenant's queue is so long that
 //! in the order of arrival every request would wait for minutes. The time in which the queue of the tier drains follows

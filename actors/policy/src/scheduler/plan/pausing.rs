@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// Time after which a candidate with one token left to compute counts as overdue, us: time since its last token, or
-/// since its arrival before its first token. Of the overdue background and best-effort candidates one is kept in each
+/// since its arrival before its first token; for background and best-effort candidates at most the time since the block
+/// store last denied it blocks. Of the overdue background and best-effort candidates one is kept in each
 /// step, so that every one makes progress even while higher tiers leave no time. Overdue standard streams are all kept.
 const PAUSED_MAX_US: u64 = 2_000_000;
 
