@@ -377,9 +377,8 @@ impl EngineHandle {
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
-        let mut ends = None;
-        // Errors of the sends below are ignored: a send to a dead actor fails at once, so a drain never waits for a
-        // dead actor.
+        let (mut ends, mut hangs) = (None, false);
+        // Errors of the sends below are ignored: a send to a dead actor fails at once.
         let _ = admission.send(StopAdmitting).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;
@@ -387,15 +386,22 @@ impl EngineHandle {
                 drained = drained => ends = drained.ok(),
                 () = self.clock().sleep_us(last) => {
                     tracing::error!("a step in flight did not end in time; stopping without its result");
+                    hangs = true;
                 }
             }
         }
         let _ = admission.send(Shutdown).await;
         let _ = scheduler.send(Shutdown).await;
         let _ = block_manager.send(Shutdown).await;
+        let _ = monitor.send(Shutdown).await;
+        if hangs {
+            // An actor that owns a thread of the device waits for the thread when it stops, so its answer may not come.
+            swap.do_send(Shutdown);
+            executor.do_send(Shutdown);
+            return None;
+        }
         let _ = swap.send(Shutdown).await;
         let _ = executor.send(Shutdown).await;
-        let _ = monitor.send(Shutdown).await;
         ends
     }
 }

@@ -18,7 +18,7 @@ pub struct StepLog {
     kept: VecDeque<StepRecord>,
     /// Steps in flight, oldest first, each with its time of submission; their durations are not known yet.
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
-    /// Time at which the last step ended; `None` if the engine has been idle since.
+    /// Time at which the last step ended; `None` if the engine has been idle since, or if a plan got no blocks.
     last_end: Option<Timestamp>,
     /// Number of prefill tokens of all completed steps, and number of tokens that these steps sampled. Tokens whose
     /// draws were postponed do not count.
@@ -70,10 +70,13 @@ impl StepLog {
         self.kept.push_back(record);
     }
 
-    /// Records that the engine is idle (every live sequence is on hold, or none is live), so that the time until the
-    /// next step does not count as time that the host took.
+    /// Records that no further step was submitted, because the engine is idle (every live sequence is on hold, or none
+    /// is live) or because the block store granted nothing. If no step is in flight, the time until the next step then
+    /// does not count as time that the host took.
     pub(crate) fn idle(&mut self) {
-        self.last_end = None;
+        if self.under_way.is_empty() {
+            self.last_end = None;
+        }
     }
 
     /// Returns what the completed steps have computed, and the durations of the latest ones.
@@ -125,6 +128,7 @@ mod tests {
             150,
             Timestamp(1_700),
         );
+        log.idle();
         log.ended(&done(2, 300), Timestamp(2_100));
         log.idle();
         log.submitted(&batch(3, vec![slice(1, 11, 1, Some(2))]), 0, Timestamp(9_000));

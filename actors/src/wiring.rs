@@ -23,7 +23,8 @@ use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::scheduler::{Reservations, Scheduler};
 use tiercel_policy::slo::Targets;
 
-/// Interval between two clock ticks of the scheduler, us. A stalled or vanished client is noticed at most this late.
+/// Interval between two clock ticks of the scheduler, us. A busy scheduler may get a tick later. Clients that stall or
+/// vanish are noticed at a tick.
 const BEAT_US: u64 = 50_000;
 /// Interval between two clock ticks of the SloMonitor, at which it evaluates its latency windows, us.
 const SLO_BEAT_US: u64 = 1_000_000;

@@ -15,7 +15,7 @@ pub const MAX_RECORDED_STEPS: usize = 100_000;
 pub struct RecordingLimits {
     /// Most sequences; the recording ends before the next one arrives.
     pub max_sequences: u32,
-    /// Longest time, us; the recording ends then.
+    /// Longest time, us; the recording has no events after it.
     pub max_us: u64,
 }
 
@@ -150,8 +150,7 @@ impl Recorder {
         let before = recording.steps.len();
         recording.steps.extend(own.clone().take(room));
         recording.steps_cut |= own.count() > recording.steps.len() - before;
-        self.end_if_late(recording);
-        self.is_active()
+        self.us_of(recording).is_some()
     }
 
     /// Returns the time at which the recording began and the number of the newest step that it has (0 without steps);
@@ -206,9 +205,7 @@ impl Recorder {
             block_size.map(|size| prefixes::names(request.salt_of_blocks(), &request.prompt, size));
         let mut kept = self.lock();
         let recording = running_one(&mut kept).filter(|_| self.is_active())?;
-        if self.end_if_late(recording) {
-            return None;
-        }
+        let now_us = self.us_of(recording)?;
         if recording.sequences.len() as u32 >= recording.limits.max_sequences {
             self.finish(recording, Some(RecordingCut::Sequences));
             return None;
@@ -217,9 +214,7 @@ impl Recorder {
         let shared = names
             .zip(block_size)
             .and_then(|(names, size)| recording.prefixes.add(&names, number, size));
-        let arrival_us = self.clock.now().since_us(recording.began);
-        let row =
-            RecordedSequence::arrived(arrival_us, Asked::of(request), origin.cloned(), shared);
+        let row = RecordedSequence::arrived(now_us, Asked::of(request), origin.cloned(), shared);
         recording.sequences.push(row);
         Some(Place { began: recording.began, number })
     }
@@ -255,7 +250,7 @@ impl Recorder {
         if let Some(recording) =
             running_one(&mut kept).filter(|of| active && of.began == place.began)
         {
-            let now_us = self.clock.now().since_us(recording.began);
+            let Some(now_us) = self.us_of(recording) else { return };
             change(recording, now_us);
         }
     }
@@ -292,21 +287,24 @@ impl Recorder {
     fn change(&self, seq: SeqId, change: impl FnOnce(&mut RecordedSequence, u64)) {
         let mut kept = self.lock();
         let Some(recording) = running_one(&mut kept).filter(|_| self.is_active()) else { return };
+        let Some(now_us) = self.us_of(recording) else { return };
         let Some(number) = recording.live.get(&seq) else { return };
         let row = &mut recording.sequences[*number as usize];
-        change(row, self.clock.now().since_us(recording.began));
+        change(row, now_us);
         if row.end.is_some() {
             recording.live.remove(&seq);
         }
     }
 
-    /// Ends a recording that has its longest time; returns whether it has.
-    fn end_if_late(&self, recording: &mut Recording) -> bool {
-        let late = self.clock.now().since_us(recording.began) >= recording.limits.max_us;
-        if late {
-            self.finish(recording, Some(RecordingCut::Time));
+    /// Returns the time since the begin of a running recording, us. Ends the recording and returns `None` if it has its
+    /// longest time.
+    fn us_of(&self, recording: &mut Recording) -> Option<u64> {
+        let now_us = self.clock.now().since_us(recording.began);
+        if now_us < recording.limits.max_us {
+            return Some(now_us);
         }
-        late
+        self.finish(recording, Some(RecordingCut::Time));
+        None
     }
 
     fn finish(&self, recording: &mut Recording, cut: Option<RecordingCut>) {

@@ -287,6 +287,9 @@ impl Handler<StepReserved> for SchedulerActor {
         self.timelines.granted(&grant, &self.core, self.clock.now());
         self.core.granted(grant);
         self.drive();
+        if let Some(steps) = &mut self.steps {
+            steps.idle();
+        }
     }
 }
 

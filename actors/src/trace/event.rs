@@ -56,7 +56,7 @@ pub enum Event {
         /// Duration of the step, us: since it was submitted, or since the step before it ended if that was later.
         duration_us: u64,
     },
-    /// The first output token of a sequence was handed to the client.
+    /// The first output token of a sequence was sampled, before it was handed to the client.
     FirstToken {
         /// Sequence that got its first token.
         seq: SeqId,

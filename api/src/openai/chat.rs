@@ -101,8 +101,11 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     let wants_audio = fields
         .array("modalities")?
         .is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() != Some("text")));
-    if wants_audio || fields.get("audio").is_some() {
+    if wants_audio {
         return Err(ApiError::unsupported("modalities", "only the modality \"text\" is supported"));
+    }
+    if fields.get("audio").is_some_and(|audio| audio.as_object().is_none_or(|of| !of.is_empty())) {
+        return Err(ApiError::unsupported("audio", "'audio' is not supported; leave it out"));
     }
     for flag in ["echo", "add_special_tokens"] {
         if fields.boolean(flag)? {

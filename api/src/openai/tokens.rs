@@ -5,6 +5,7 @@ use crate::http::{ApiError, JsonRequest};
 use crate::openai::fields::Fields;
 use crate::openai::request::token_ids;
 use crate::openai::tools::{self, Offer};
+use crate::openai::unsupported::refuse_fields_of_vllm;
 use actix_web::HttpResponse;
 use actix_web::web::Data;
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub(crate) struct Text {
     prompt: String,
 }
 
-/// Handler of `POST /tokenize`: returns the tokens of the field `prompt` or `messages`. No generation waits for them,
+/// Handler of `POST /tokenize`: returns the tokens of the field `prompt`, or of the conversation `messages`. No generation waits for them,
 /// so the text is tokenized at background tier. Until then the request takes a place of its tenant, but counts towards
 /// no limit of its key.
 pub(crate) async fn tokenize(
@@ -48,7 +49,12 @@ pub(crate) async fn tokenize(
             let special = fields.boolean_or("add_special_tokens", true)?;
             serving.tokenize(of, prompt.to_owned(), special).await?
         }
+        None if fields.get("messages").is_none() => {
+            let message = "'prompt' or 'messages' is required";
+            return Err(ApiError::param("prompt", message).code("missing"));
+        }
         None => {
+            refuse_unsupported(&fields)?;
             let conversation = tools::conversation(&fields, &Offer::read(&fields)?)?;
             serving.tokenize_chat(of, conversation).await?.tokens.into()
         }
@@ -61,6 +67,16 @@ pub(crate) async fn tokenize(
         token_strs: wants_texts.then(texts),
         tokens: tokens.to_vec(),
     }))
+}
+
+/// Refuses fields that would change the prompt of a conversation if this server supported them.
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+    refuse_fields_of_vllm(fields)?;
+    if fields.boolean("add_special_tokens")? {
+        let message = "'add_special_tokens' is not supported with 'messages'; leave it out";
+        return Err(ApiError::unsupported("add_special_tokens", message));
+    }
+    Ok(())
 }
 
 /// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`. Limited like

@@ -25,7 +25,7 @@ pub struct StepRecord {
     /// the step's end, us.
     pub elapsed_us: u64,
     /// Time from the end of the step before to the submission of the step, us: the host hands out tokens and plans.
-    /// `None` if the engine was idle between the two steps, or another step was in flight.
+    /// `None` if between the two steps the engine was idle or a plan got no blocks, or if another step was in flight.
     pub host_us: Option<u64>,
     /// Time from when the Scheduler began to plan the step until its submission, us: the policy, and the BlockManager's
     /// answer to it.

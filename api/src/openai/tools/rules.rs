@@ -4,6 +4,7 @@ use crate::http::ApiError;
 use crate::openai::structured::Rule;
 use crate::openai::tools::{Demand, Offer};
 use crate::text::Forms;
+use serde_json::json;
 use tiercel_dialect::grammar::{self, GRAMMAR_BYTES_MAX, GrammarTooLong, Output};
 use tiercel_dialect::{Dialects, Tool, ToolDialect, Tools};
 use tiercel_grammar::{SOURCE_BYTES_MAX, Source};
@@ -121,11 +122,14 @@ fn too_large(GrammarTooLong: GrammarTooLong) -> ApiError {
     ApiError::param("tools", message)
 }
 
-/// Returns the callable functions. The schemas of functions without `strict` are left out.
+/// Returns the callable functions. Functions without `strict` may have any arguments.
 fn loose(offer: &Offer) -> Tools {
-    let loose = |tool: &Tool| {
-        let parameters = tool.parameters.clone().filter(|_| offer.strict.contains(&tool.name));
-        Tool { name: tool.name.clone(), parameters }
+    let loose = |tool: &Tool| match offer.strict.contains(&tool.name) {
+        true => tool.clone(),
+        false => {
+            let parameters = Some(json!({"additionalProperties": true}));
+            Tool { name: tool.name.clone(), parameters }
+        }
     };
     Tools::new(offer.callable.iter().map(loose).collect())
 }

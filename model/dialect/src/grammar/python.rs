@@ -1,6 +1,6 @@
 //! Lark rules for calls of the pythonic dialect, whose arguments are Python literals.
 
-use super::rules::{Members, Rules, alternatives, literal};
+use super::rules::{Members, Rules, allows_any, alternatives, listed, literal};
 use crate::{Tool, Tools};
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
@@ -14,6 +14,7 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     rules.rule("PY_INTEGER", "/-?(0|[1-9][0-9]{0,17})/");
     rules.rule("PY_NUMBER", r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/");
     rules.rule("py_list", r#""[" (py_value (", " py_value)*)? "]""#);
+    rules.rule("py_argument", r#"/[A-Za-z_][A-Za-z0-9_]{0,63}/ "=" py_value"#);
     rules.rule("py_member", r#"PY_STRING ": " py_value"#);
     rules.rule("py_dict", r#""{" (py_member (", " py_member)*)? "}""#);
     let words = r#""True" | "False" | "None""#;
@@ -27,6 +28,9 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
 fn arguments(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let root = Value::Object(tool.object_schema());
     let Some(fields) = root.as_object() else { return String::new() };
+    if allows_any(fields) {
+        return "(py_argument (\", \" py_argument)*)?".to_owned();
+    }
     let mut reader = Reader {
         rules,
         root: &root,
@@ -186,16 +190,6 @@ impl<'r> Reader<'r, '_> {
 /// Returns the Lark expression for any Python literal.
 fn any() -> String {
     "py_value".to_owned()
-}
-
-/// Returns the values that a schema lists; `None` if the schema lists no values.
-fn listed(schema: &Value) -> Option<&[Value]> {
-    let listed = match (schema["enum"].as_array(), schema.get("const")) {
-        (Some(values), _) => values,
-        (None, Some(value)) => std::slice::from_ref(value),
-        (None, None) => return None,
-    };
-    Some(listed).filter(|values| !values.is_empty())
 }
 
 /// Returns a JSON value as a Python literal.

@@ -92,6 +92,23 @@ pub(super) fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> S
     all.join(" | ")
 }
 
+/// Whether a schema states that an object may have any members, and describes and requires none.
+pub(super) fn allows_any(schema: &Map<String, Value>) -> bool {
+    let any = |value: &Value| value.is_object() || value.as_bool() == Some(true);
+    let described = ["properties", "required"].iter().any(|key| schema.contains_key(*key));
+    !described && schema.get("additionalProperties").is_some_and(any)
+}
+
+/// Returns the values that a schema lists; `None` if the schema lists no values.
+pub(super) fn listed(schema: &Value) -> Option<&[Value]> {
+    let listed = match (schema["enum"].as_array(), schema.get("const")) {
+        (Some(values), _) => values,
+        (None, Some(value)) => std::slice::from_ref(value),
+        (None, None) => return None,
+    };
+    Some(listed).filter(|values| !values.is_empty())
+}
+
 /// Members that the schema of an object describes or requires.
 pub(super) struct Members<'s> {
     /// Names of the required members, each once, in the order of the schema.

@@ -1,16 +1,20 @@
 //! Lark rules for calls of Qwen3-Coder's dialect, whose arguments are texts between tags.
 
-use super::rules::{Members, Rules, alternatives, literal};
+use super::rules::{Members, Rules, allows_any, alternatives, listed, literal};
 use crate::parser::Kind;
 use crate::{Tool, Tools};
 use serde_json::{Value, json};
 
 const CLOSE: &str = "\n</parameter>\n";
+/// Maximum number of schemas that are visited to find the listed values of one argument.
+const SCHEMAS_MAX: usize = 64;
 
 /// Returns the Lark alternatives of all functions. Each alternative has the tags with the function's name and
 /// arguments.
 pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     rules.found("text_value", CLOSE);
+    let close = literal(">\n");
+    rules.rule("any_parameter", &format!(r#""<parameter=" /[^<>\s]{{1,64}}/ {close} text_value"#));
     alternatives(tools, |at, tool| {
         let body = parameters(rules, at, tool);
         let open = literal(&format!("<function={}>\n", tool.name));
@@ -23,6 +27,9 @@ pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
 fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
     let root = Value::Object(tool.object_schema());
     let Some(fields) = root.as_object() else { return String::new() };
+    if allows_any(fields) {
+        return "any_parameter*".to_owned();
+    }
     let members = Members::of(fields);
     let free = json!({});
     let undescribed = members.required.iter().filter(|name| members.schema(name).is_none());
@@ -43,12 +50,8 @@ fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
 /// Returns the Lark expression for the text of one argument and the closing tag of the argument. `root` is the schema
 /// of all arguments.
 fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) -> String {
-    let choices =
-        schema["enum"].as_array().map(|values| values.iter().map(Value::as_str).collect());
-    let choices: Option<Option<Vec<&str>>> = choices;
-    if let Some(Some(choices)) =
-        choices.filter(|choices| choices.as_ref().is_some_and(|all| !all.is_empty()))
-    {
+    let choices = texts(schema, root, &mut { SCHEMAS_MAX });
+    if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
         let choices: Vec<String> = choices.into_iter().map(literal).collect();
         return format!("({}) {}", choices.join(" | "), literal(CLOSE));
     }
@@ -66,4 +69,26 @@ fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) ->
     }
     rules.rule(&format!("{rule}_json"), &format!("%json {}", Value::Object(schema)));
     format!("{rule}_json {}", literal(CLOSE))
+}
+
+/// Returns the texts of the values of a schema that lists only strings and `null`: by itself, in its alternatives, or
+/// through references, which are resolved in `root`. Returns `None` if the schema allows other values, or if more than
+/// `left` schemas would be visited.
+fn texts<'s>(schema: &'s Value, root: &'s Value, left: &mut usize) -> Option<Vec<&'s str>> {
+    *left = left.checked_sub(1)?;
+    if let Some(values) = listed(schema) {
+        let text = |value: &'s Value| if value.is_null() { Some("null") } else { value.as_str() };
+        return values.iter().map(text).collect();
+    }
+    if let Some(reference) = schema["$ref"].as_str() {
+        return texts(root.pointer(reference.strip_prefix('#')?)?, root, left);
+    }
+    if let Some(options) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
+        let mut all = Vec::new();
+        for option in options {
+            all.extend(texts(option, root, left)?);
+        }
+        return Some(all);
+    }
+    (schema["type"].as_str() == Some("null")).then(|| vec!["null"])
 }

@@ -75,8 +75,9 @@ impl Scanner {
         Scanner { state: State::Value, open: Vec::new() }
     }
 
-    /// Scans the next character and appends it to `out`. A control character in a string is appended as an escape,
-    /// because models write such characters and JSON does not allow them.
+    /// Scans the next character and appends it to `out`. Models write characters in strings that JSON does not allow:
+    /// a control character is appended as an escape, and a backslash before a character that it cannot escape (as in
+    /// the regular expression `\d`) counts as a character of the text.
     pub(crate) fn feed(&mut self, ch: char, out: &mut String) -> Scan {
         if let State::Text { key, at } = self.state {
             return self.text(key, at, ch, out);
@@ -170,7 +171,13 @@ impl Scanner {
                 }
                 (None, _) => return Scan::Invalid,
             },
-            (At::Backslash | At::Half(_), _) => return Scan::Invalid,
+            (At::Backslash, _) => {
+                out.push('\\');
+                push_escaped(ch, out);
+                self.state = State::Text { key, at: At::Plain };
+                return Scan::More;
+            }
+            (At::Half(_), _) => return Scan::Invalid,
         };
         self.go(State::Text { key, at: next }, ch, out)
     }
@@ -290,7 +297,6 @@ mod tests {
             "1. ",
             "-a",
             "tru ",
-            "\"\\x",
             "\"\\ud800a",
             "\"\\ud800\\n",
             "\"\\udc00",
@@ -310,6 +316,12 @@ mod tests {
         let (out, _) = read("{\"a\nb\": \"c\t\u{1}\"\n}").unwrap();
         assert_eq!(out, "{\"a\\nb\": \"c\\t\\u0001\"\n}");
         assert_eq!(quoted("a\"b\\c\u{1f}\n").parse::<Value>().unwrap(), "a\"b\\c\u{1f}\n");
+    }
+
+    #[test]
+    fn a_backslash_that_escapes_nothing_is_a_character() {
+        let (out, _) = read("[\"\\d+\\.\", \"a\\\n\", \"\\\\d\"]").unwrap();
+        assert_eq!(out.parse::<Value>().unwrap(), serde_json::json!(["\\d+\\.", "a\\\n", "\\d"]));
     }
 
     fn values() -> impl Strategy<Value = Value> {

@@ -117,12 +117,16 @@ fn named<'a>(tag: &'a str, opening: &str) -> Option<&'a str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Whether a text is a prefix of a tag with a name.
+/// Whether a text is a prefix of a tag with a name. Only names of arguments may have blanks.
 fn may_be_named(tag: &str, opening: &str) -> bool {
+    let has_blanks = opening == PARAMETER;
     match tag.strip_prefix(opening) {
         Some(name) => {
-            name.len() <= NAME_BYTES_MAX
-                && !name.contains(|ch| is_space(ch) || matches!(ch, '<' | '>'))
+            let ends_name = |ch| match ch {
+                ' ' => !has_blanks,
+                _ => is_space(ch) || matches!(ch, '<' | '>'),
+            };
+            name.len() <= NAME_BYTES_MAX && !name.contains(ends_name)
         }
         None => opening.starts_with(tag),
     }

@@ -32,7 +32,7 @@ pub(super) struct XmlValue {
 pub(super) enum End {
     /// The closing tag of the value, and this text of the next tag.
     Parameter(&'static str),
-    /// The closing tags of the function and of the call. The closing tag of the value is missing.
+    /// The closing tag of the call, after that of the value or of the function; the other one of these two is missing.
     Call,
 }
 
@@ -114,9 +114,10 @@ impl XmlValue {
 /// Returns whether a text is the end of a value, or a prefix of such an end.
 fn ending(text: &str) -> Ending {
     let tags = text.strip_prefix('\n').unwrap_or(text);
-    let ends: [(&str, &'static str, End); 3] = [
+    let ends: [(&str, &'static str, End); 4] = [
         (PARAMETER_END, "<parameter=", End::Parameter("<parameter=")),
         (PARAMETER_END, FUNCTION_END, End::Parameter(FUNCTION_END)),
+        (PARAMETER_END, CALL_END, End::Call),
         (FUNCTION_END, CALL_END, End::Call),
     ];
     let mut maybe = false;

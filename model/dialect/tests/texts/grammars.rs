@@ -167,6 +167,19 @@ fn rich_tools() -> Tools {
                 "additionalProperties": false,
             }),
         ),
+        tool(
+            "paint",
+            json!({
+                "type": "object",
+                "properties": {
+                    "color": {"$ref": "#/$defs/Color"},
+                    "finish": {"anyOf": [{"const": "matt"}, {"enum": ["satin", "gloss"]}, {"type": "null"}]},
+                },
+                "required": ["color"], "additionalProperties": false,
+                "$defs": {"Color": {"type": "string", "enum": ["red", "deep blue"]}},
+            }),
+        ),
+        tool("log", json!({"additionalProperties": true})),
         Tool { name: "stop_all".to_owned(), parameters: None },
         tool(
             "no_arguments",
@@ -318,6 +331,31 @@ fn texts_of_models_are_allowed_and_wrong_calls_are_not() {
 fn tool(properties: Value, definitions: Value) -> Tool {
     let parameters = json!({"type": "object", "properties": properties, "$defs": definitions});
     Tool { name: "f".to_owned(), parameters: Some(parameters) }
+}
+
+#[test]
+fn functions_that_take_any_arguments_are_called_with_arguments_in_every_dialect() {
+    let vocabulary = Vocabulary::new(false);
+    let special = |_: &str| None;
+    for (dialect, text) in [
+        (
+            ToolDialect::QwenXml,
+            "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (ToolDialect::Pythonic, "[f(a=1, b=\"x\")]"),
+        (
+            ToolDialect::Hermes,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": \"x\"}}\n</tool_call>",
+        ),
+    ] {
+        let output = Output { dialect, reasoning: None, reasoning_open: false, special: &special };
+        let allows = |parameters: Value| {
+            let tool = Tool { name: "f".to_owned(), parameters: Some(parameters) };
+            vocabulary.allows(&grammar::named(&output, &tool).unwrap(), text)
+        };
+        assert!(allows(json!({"additionalProperties": true})), "{dialect}");
+        assert!(!allows(json!({"properties": {}, "additionalProperties": false})), "{dialect}");
+    }
 }
 
 #[test]
