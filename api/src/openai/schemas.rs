@@ -128,7 +128,10 @@ fn common() -> Vec<Property> {
         ),
         (
             "min_tokens",
-            count(0..=u64::from(u32::MAX), "Least output tokens of a choice; no stop ends it before."),
+            count(
+                0..=u64::from(u32::MAX),
+                "Least output tokens of a choice; no stop ends it before.",
+            ),
         ),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
         (

@@ -64,10 +64,9 @@ mod tests {
             let message = format!("'{field}' is not supported; leave it out");
             assert_eq!(refused(body), Some(json!(message)));
         }
-        for body in [
-            json!({}),
-            json!({"bad_words": [], "chat_template": null, "use_beam_search": false}),
-        ] {
+        for body in
+            [json!({}), json!({"bad_words": [], "chat_template": null, "use_beam_search": false})]
+        {
             assert_eq!(refused(body.clone()), None, "{body}");
         }
     }

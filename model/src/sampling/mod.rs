@@ -20,8 +20,8 @@ mod truncate;
 use penalties::Penalties;
 use std::sync::Arc;
 use tiercel_device::{
-    ConstrainedOutput, MaskThreads, MaskWait, MinTokens, NotSampled, Sampled, SamplingParams, TokenId,
-    TokenMask,
+    ConstrainedOutput, MaskThreads, MaskWait, MinTokens, NotSampled, Sampled, SamplingParams,
+    TokenId, TokenMask,
 };
 use tiercel_gpu::Draw;
 
