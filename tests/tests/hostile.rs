@@ -203,7 +203,7 @@ fn bad_prompts() -> Vec<Case> {
         text_with("\"logprobs\":-1", 400, "logprobs"),
         text_with("\"logprobs\":true", 400, "logprobs"),
         text_with("\"max_tokens\":2047", 400, "max_tokens"),
-        case("/tokenize", "{}", 400, "messages"),
+        case("/tokenize", "{}", 400, "prompt"),
         case("/tokenize", prompt("7"), 400, "prompt"),
         case("/detokenize", "{}", 400, "tokens"),
         case("/detokenize", "{\"tokens\":[4294967295]}", 400, "tokens"),

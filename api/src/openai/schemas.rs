@@ -98,26 +98,14 @@ fn stream_options() -> RefOr<Schema> {
     object("Needs `stream`.", 0, vec![("include_usage", usage), ("continuous_usage_stats", every)])
 }
 
-/// Returns the fields that both kinds of requests for generation share.
-fn common() -> Vec<Property> {
+/// Returns the fields that say where the output ends.
+fn ends() -> Vec<Property> {
     let stop = text_of(
         1..=MAX_STOP_BYTES,
         "Text that ends the output; its UTF-8 has at most 1,024 bytes.",
     );
     let stops = array(stop.clone(), 0..=MAX_STOPS, "Texts that end the output: at most 2 KiB.");
-    let target = |about| number(slo::RANGE_MS, about);
-    let (least, most) = patience::RANGE_MS.into_inner();
-    let mut fields = vec![
-        ("model", text("Name of the served model.")),
-        ("stream", flag("Whether the answer comes as server-sent events.")),
-        ("stream_options", stream_options()),
-        (
-            "n",
-            count(
-                1..=MAX_CHOICES as u64,
-                "Choices of each prompt; all prompts together have at most 128.",
-            ),
-        ),
+    vec![
         ("max_tokens", max_tokens("Most output tokens of a choice.")),
         ("max_completion_tokens", max_tokens("The same; goes before `max_tokens`.")),
         ("stop", any_of([stop, stops], "One text or several that end the output.")),
@@ -134,6 +122,24 @@ fn common() -> Vec<Property> {
             ),
         ),
         ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
+    ]
+}
+
+/// Returns the fields that both kinds of requests for generation share.
+fn common() -> Vec<Property> {
+    let target = |about| number(slo::RANGE_MS, about);
+    let (least, most) = patience::RANGE_MS.into_inner();
+    let mut fields = vec![
+        ("model", text("Name of the served model.")),
+        ("stream", flag("Whether the answer comes as server-sent events.")),
+        ("stream_options", stream_options()),
+        (
+            "n",
+            count(
+                1..=MAX_CHOICES as u64,
+                "Choices of each prompt; all prompts together have at most 128.",
+            ),
+        ),
         (
             "cache_salt",
             text(
@@ -164,6 +170,7 @@ fn common() -> Vec<Property> {
     ];
     let skip = flag("Whether the text leaves out control tokens; true by default.");
     fields.push(("skip_special_tokens", skip));
+    fields.extend(ends());
     fields.extend(sampling());
     fields.extend(structured_schemas::fields());
     fields
