@@ -178,6 +178,25 @@ fn a_recording_is_no_longer_than_its_longest_time() {
 }
 
 #[test]
+fn events_after_the_longest_time_are_not_recorded() {
+    let recorder = Recorder::new(Clock::wall());
+    let began = recorder.begin(LIMITS, None, &[]).expect("none runs");
+    let place = arrives(&recorder, 1);
+    recorder.taken(SeqId(1), Some(&StreamEvent::Token { token: 5, logprobs: None }));
+    if let Some(recording) = running_one(&mut recorder.lock()) {
+        recording.limits.max_us = 0;
+    }
+    recorder.taken(SeqId(1), Some(&StreamEvent::Token { token: 6, logprobs: None }));
+    recorder.left(SeqId(1));
+    recorder.abandoned(place);
+    assert!(!recorder.add_steps(began, &[]));
+    assert_eq!(recorder.status().and_then(|status| status.cut), Some(RecordingCut::Time));
+    let recording = recorder.ended().expect("it has ended");
+    let row = &recording.sequences()[0];
+    assert_eq!((row.progress.tokens, row.end), (1, None));
+}
+
+#[test]
 fn a_client_that_leaves_before_the_answer_has_left() {
     let recorder = Recorder::new(Clock::wall());
     recorder.begin(LIMITS, None, &[]).expect("none runs");
