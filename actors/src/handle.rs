@@ -395,7 +395,8 @@ impl EngineHandle {
         let _ = block_manager.send(Shutdown).await;
         let _ = monitor.send(Shutdown).await;
         if hangs {
-            // An actor that owns a thread of the device waits for the thread when it stops, so its answer may not come.
+            // An actor that owns a thread of the device waits for the thread when it is dropped, on the thread of all
+            // actors, so later answers may not come.
             swap.do_send(Shutdown);
             executor.do_send(Shutdown);
             return None;

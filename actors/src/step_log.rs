@@ -128,7 +128,6 @@ mod tests {
             150,
             Timestamp(1_700),
         );
-        log.idle();
         log.ended(&done(2, 300), Timestamp(2_100));
         log.idle();
         log.submitted(&batch(3, vec![slice(1, 11, 1, Some(2))]), 0, Timestamp(9_000));
@@ -172,6 +171,7 @@ mod tests {
         log.submitted(&batch(1, vec![slice(1, 5, 1, Some(1))]), 0, Timestamp(100));
         log.submitted(&batch(2, vec![slice(1, 6, 1, Some(2))]), 0, Timestamp(150));
         log.ended(&done(1, 90), Timestamp(200));
+        log.idle();
         log.ended(&done(2, 90), Timestamp(300));
         let told = log.after(0);
         assert_eq!((told[1].elapsed_us, told[1].host_us), (100, None));

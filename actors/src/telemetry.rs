@@ -21,7 +21,7 @@ use tiercel_policy::slo::{GroupReport, Observation, Retargeted, Targets, Unreach
 /// Names and descriptions of the engine's counter metrics.
 const COUNTERS: [(&str, &str); 11] = [
     ("tiercel_requests_total", "Requests that ended or were refused, by tier and outcome"),
-    ("tiercel_generated_tokens_total", "Output tokens that were sampled, by tier"),
+    ("tiercel_generated_tokens_total", "Output tokens without stop tokens, by tier"),
     ("tiercel_prompt_tokens_total", "Prompt tokens of requests that ended, by tier"),
     ("tiercel_preemptions_total", "Preemptions, by tier and strategy (swap, recompute, drop)"),
     (

@@ -15,7 +15,7 @@ pub const MAX_RECORDED_STEPS: usize = 100_000;
 pub struct RecordingLimits {
     /// Most sequences; the recording ends before the next one arrives.
     pub max_sequences: u32,
-    /// Longest time, us; the recording has no events after it.
+    /// Longest time, us; the recording has no event of a sequence after it.
     pub max_us: u64,
 }
 

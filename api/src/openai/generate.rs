@@ -117,8 +117,10 @@ async fn run(
         .iter()
         .map(|prompt| max_tokens(serving, &job, prompt.len()))
         .collect::<Result<_, ApiError>>()?;
+    // If a prompt does not fit beside the reservations of other tiers, its limit is one token, and admission refuses
+    // the request.
     let least = job.common.min_tokens;
-    if let Some(most) = limits.iter().find(|most| **most < least) {
+    if let Some(most) = limits.iter().find(|most| (2..least).contains(*most)) {
         let message =
             format!("'min_tokens' is {least}, and the request has at most {most} output tokens");
         return Err(ApiError::param("min_tokens", message));

@@ -31,9 +31,9 @@ pub(crate) struct Text {
     prompt: String,
 }
 
-/// Handler of `POST /tokenize`: returns the tokens of the field `prompt`, or of the conversation `messages`. No generation waits for them,
-/// so the text is tokenized at background tier. Until then the request takes a place of its tenant, but counts towards
-/// no limit of its key.
+/// Handler of `POST /tokenize`: returns the tokens of the field `prompt`, or of the conversation `messages`. No
+/// generation waits for them, so the text is tokenized at background tier. Until then the request takes a place of its
+/// tenant, but counts towards no limit of its key.
 pub(crate) async fn tokenize(
     app: Data<App>,
     JsonRequest { caller, body }: JsonRequest,
@@ -69,7 +69,7 @@ pub(crate) async fn tokenize(
     }))
 }
 
-/// Refuses fields that would change the prompt of a conversation if this server supported them.
+/// Refuses the fields that a chat request may not have either: some of vLLM's, and `add_special_tokens`.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     refuse_fields_of_vllm(fields)?;
     if fields.boolean("add_special_tokens")? {

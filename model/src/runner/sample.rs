@@ -78,7 +78,8 @@ pub(super) fn sample_rows<O: Ops>(
 
 /// Lets the device draw the tokens of padding rows and of the sampling jobs that do not need the host
 /// ([`Sampler::is_drawn`](crate::sampling::Sampler::is_drawn)), if the device supports drawing. A job whose constraint
-/// leaves no token, or whose mask is late, gets this as its result instead. Returns the rows of `logits` that the host must sample.
+/// leaves no token, or whose mask is late, gets this as its result instead. Returns the rows of `logits` that the host
+/// must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,

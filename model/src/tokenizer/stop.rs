@@ -14,7 +14,7 @@ pub struct StopOutcome {
 }
 
 /// Searches a streamed text for the first of several stop strings: the string that is complete first and, of strings
-/// complete at the same character, the longest. How the text is cut into pieces makes no difference.
+/// complete at the same character, the longest. How the text is cut into pushed pieces makes no difference.
 ///
 /// The end of the text is held back while a stop string may begin in it, so that no part of a found stop string is
 /// returned; a matcher that shows stop strings returns the found one whole. The matcher is the automaton of Aho and

@@ -2,8 +2,9 @@
 //! that the parser of its dialect reads and whose arguments follow the schemas of the functions.
 //!
 //! In the JSON dialects, arguments follow the whole schema. In [`ToolDialect::QwenXml`], a string is free text unless
-//! the schema lists its values, whatever the schema says about lengths, patterns and formats. In [`ToolDialect::Pythonic`], arguments follow the types, required members and listed
-//! values of the schema, but not its lengths, ranges and patterns.
+//! the schema lists its values, whatever the schema says about lengths, patterns and formats. In
+//! [`ToolDialect::Pythonic`], arguments follow the types, required members and listed values of the schema, but not its
+//! lengths, ranges and patterns.
 
 mod output;
 mod python;

@@ -92,10 +92,11 @@ pub(super) fn alternatives(tools: &Tools, mut one: impl FnMut(usize, &Tool) -> S
     all.join(" | ")
 }
 
-/// Whether a schema states that an object may have any members, and describes and requires none.
+/// Whether a schema states that an object may have members of any value, and describes and requires none.
 pub(super) fn allows_any(schema: &Map<String, Value>) -> bool {
-    let any = |value: &Value| value.is_object() || value.as_bool() == Some(true);
-    let described = ["properties", "required"].iter().any(|key| schema.contains_key(*key));
+    let members = Members::of(schema);
+    let described = members.described().next().is_some() || !members.required.is_empty();
+    let any = |value: &Value| *value == Value::Bool(true) || *value == Value::Object(Map::new());
     !described && schema.get("additionalProperties").is_some_and(any)
 }
 

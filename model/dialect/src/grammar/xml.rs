@@ -4,17 +4,21 @@ use super::rules::{Members, Rules, allows_any, alternatives, listed, literal};
 use crate::parser::Kind;
 use crate::{Tool, Tools};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const CLOSE: &str = "\n</parameter>\n";
-/// Maximum number of schemas that are visited to find the listed values of one argument.
-const SCHEMAS_MAX: usize = 64;
+/// Maximum number of references that are followed to find the listed values of one argument.
+const REFERENCES_MAX: usize = 64;
 
 /// Returns the Lark alternatives of all functions. Each alternative has the tags with the function's name and
 /// arguments.
 pub(super) fn calls(rules: &mut Rules<'_>, tools: &Tools) -> String {
     rules.found("text_value", CLOSE);
     let close = literal(">\n");
-    rules.rule("any_parameter", &format!(r#""<parameter=" /[^<>\s]{{1,64}}/ {close} text_value"#));
+    rules.rule(
+        "any_parameter",
+        &format!(r#""<parameter=" /[^<>\t\r\n]{{1,64}}/ {close} text_value"#),
+    );
     alternatives(tools, |at, tool| {
         let body = parameters(rules, at, tool);
         let open = literal(&format!("<function={}>\n", tool.name));
@@ -50,7 +54,7 @@ fn parameters(rules: &mut Rules<'_>, at: usize, tool: &Tool) -> String {
 /// Returns the Lark expression for the text of one argument and the closing tag of the argument. `root` is the schema
 /// of all arguments.
 fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) -> String {
-    let choices = texts(schema, root, &mut { SCHEMAS_MAX });
+    let choices = texts(schema, root, &mut BTreeSet::new());
     if let Some(choices) = choices.filter(|choices| !choices.is_empty()) {
         let choices: Vec<String> = choices.into_iter().map(literal).collect();
         return format!("({}) {}", choices.join(" | "), literal(CLOSE));
@@ -73,20 +77,32 @@ fn parameter(rules: &mut Rules<'_>, rule: &str, schema: &Value, root: &Value) ->
 
 /// Returns the texts of the values of a schema that lists only strings and `null`: by itself, in its alternatives, or
 /// through references, which are resolved in `root`. Returns `None` if the schema allows other values, or if more than
-/// `left` schemas would be visited.
-fn texts<'s>(schema: &'s Value, root: &'s Value, left: &mut usize) -> Option<Vec<&'s str>> {
-    *left = left.checked_sub(1)?;
+/// [`REFERENCES_MAX`] references would be followed. A reference in `followed` has been followed before, so its texts
+/// are not returned again.
+fn texts<'s>(
+    schema: &'s Value,
+    root: &'s Value,
+    followed: &mut BTreeSet<&'s str>,
+) -> Option<Vec<&'s str>> {
     if let Some(values) = listed(schema) {
+        // The parser reads `null` as a string if the schema states that the value is a string.
+        let nullable = schema["type"] != "string";
+        let values = values.iter().filter(|value| nullable || !value.is_null());
         let text = |value: &'s Value| if value.is_null() { Some("null") } else { value.as_str() };
-        return values.iter().map(text).collect();
+        return values.map(text).collect();
     }
     if let Some(reference) = schema["$ref"].as_str() {
-        return texts(root.pointer(reference.strip_prefix('#')?)?, root, left);
+        let target = root.pointer(reference.strip_prefix('#')?)?;
+        return match followed.insert(reference) {
+            true if followed.len() > REFERENCES_MAX => None,
+            true => texts(target, root, followed),
+            false => Some(Vec::new()),
+        };
     }
     if let Some(options) = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array()) {
         let mut all = Vec::new();
         for option in options {
-            all.extend(texts(option, root, left)?);
+            all.extend(texts(option, root, followed)?);
         }
         return Some(all);
     }

@@ -113,7 +113,7 @@ impl QwenXml {
 
 /// Returns the name in a complete tag such as `<function=name>`; `None` for any other text.
 fn named<'a>(tag: &'a str, opening: &str) -> Option<&'a str> {
-    let name = tag.strip_prefix(opening)?.strip_suffix('>')?;
+    let name = tag.strip_prefix(opening)?.strip_suffix('>')?.trim_matches(' ');
     (!name.is_empty()).then_some(name)
 }
 

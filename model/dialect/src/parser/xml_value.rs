@@ -14,7 +14,7 @@ const CALL_END: &str = "</tool_call>";
 const SPACE_BYTES_MAX: usize = 64;
 
 /// Parser of the text of one argument. One line break after the opening tag and one line break before the closing tag
-/// are markup. A closing tag counts only together with the tag that must follow it, because a value may contain the
+/// are markup. A closing tag counts only together with a tag that may follow it, because a value may contain the
 /// text of such tags.
 #[derive(Debug)]
 pub(super) struct XmlValue {

@@ -174,12 +174,13 @@ fn rich_tools() -> Tools {
                 "properties": {
                     "color": {"$ref": "#/$defs/Color"},
                     "finish": {"anyOf": [{"const": "matt"}, {"enum": ["satin", "gloss"]}, {"type": "null"}]},
+                    "layer": {"type": "string", "enum": ["first", null]},
                 },
                 "required": ["color"], "additionalProperties": false,
                 "$defs": {"Color": {"type": "string", "enum": ["red", "deep blue"]}},
             }),
         ),
-        tool("log", json!({"additionalProperties": true})),
+        tool("log", json!({"properties": {}, "additionalProperties": true})),
         Tool { name: "stop_all".to_owned(), parameters: None },
         tool(
             "no_arguments",
@@ -334,7 +335,7 @@ fn tool(properties: Value, definitions: Value) -> Tool {
 }
 
 #[test]
-fn functions_that_take_any_arguments_are_called_with_arguments_in_every_dialect() {
+fn functions_that_take_any_arguments_are_called_with_arguments() {
     let vocabulary = Vocabulary::new(false);
     let special = |_: &str| None;
     for (dialect, text) in [
@@ -354,6 +355,7 @@ fn functions_that_take_any_arguments_are_called_with_arguments_in_every_dialect(
             vocabulary.allows(&grammar::named(&output, &tool).unwrap(), text)
         };
         assert!(allows(json!({"additionalProperties": true})), "{dialect}");
+        assert!(allows(json!({"properties": {}, "additionalProperties": {}})), "{dialect}");
         assert!(!allows(json!({"properties": {}, "additionalProperties": false})), "{dialect}");
     }
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// Time after which a candidate with one token left to compute counts as overdue, us: time since its last token, or
-/// since its arrival before its first token; for background and best-effort candidates at most the time since the block
-/// store last denied it blocks. Of the overdue background and best-effort candidates one is kept in each
+/// since its arrival before its first token; for a background or best-effort candidate at most the time since the
+/// block store last denied it blocks. Of the overdue background and best-effort candidates one is kept in each
 /// step, so that every one makes progress even while higher tiers leave no time. Overdue standard streams are all kept.
 const PAUSED_MAX_US: u64 = 2_000_000;
 
@@ -20,8 +20,8 @@ const PAUSED_MAX_US: u64 = 2_000_000;
 ///
 /// Stage 1: background and best-effort streams, beginning with the last candidate, until the rest of these streams fits
 /// into the time that higher tiers' streams and the prefill demand leave. With `ample_blocks` all uncomputed tokens of
-/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays (see
-/// [`overdue`]).
+/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays
+/// (see [`overdue`]).
 ///
 /// Stage 2: standard streams with ample slack, those with the most slack first, until the step is as short as premium
 /// streams allow. Overdue standard streams stay, and so does the overdue stream of stage 1.
