@@ -100,14 +100,17 @@ pub(super) fn allows_any(schema: &Map<String, Value>) -> bool {
     !described && schema.get("additionalProperties").is_some_and(any)
 }
 
-/// Returns the values that a schema lists; `None` if the schema lists no values.
-pub(super) fn listed(schema: &Value) -> Option<&[Value]> {
+/// Returns the values that a schema lists, without `null` if the schema states another type; `None` if the schema lists
+/// no values.
+pub(super) fn listed(schema: &Value) -> Option<Vec<&Value>> {
     let listed = match (schema["enum"].as_array(), schema.get("const")) {
         (Some(values), _) => values,
         (None, Some(value)) => std::slice::from_ref(value),
         (None, None) => return None,
     };
-    Some(listed).filter(|values| !values.is_empty())
+    let typed = schema["type"].as_str().is_some_and(|name| name != "null");
+    let allowed = listed.iter().filter(|value| !(typed && value.is_null()));
+    Some(allowed.collect()).filter(|values: &Vec<&Value>| !values.is_empty())
 }
 
 /// Members that the schema of an object describes or requires.

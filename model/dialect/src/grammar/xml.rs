@@ -85,11 +85,8 @@ fn texts<'s>(
     followed: &mut BTreeSet<&'s str>,
 ) -> Option<Vec<&'s str>> {
     if let Some(values) = listed(schema) {
-        // The parser reads `null` as a string if the schema states that the value is a string.
-        let nullable = schema["type"] != "string";
-        let values = values.iter().filter(|value| nullable || !value.is_null());
         let text = |value: &'s Value| if value.is_null() { Some("null") } else { value.as_str() };
-        return values.map(text).collect();
+        return values.into_iter().map(text).collect();
     }
     if let Some(reference) = schema["$ref"].as_str() {
         let target = root.pointer(reference.strip_prefix('#')?)?;
