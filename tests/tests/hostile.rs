@@ -167,6 +167,7 @@ fn bad_options() -> Vec<Case> {
         with("\"ignore_eos\":\"no\"", 400, "ignore_eos"),
         with("\"min_tokens\":-1", 400, "min_tokens"),
         with("\"min_tokens\":4294967295", 400, "min_tokens"),
+        with("\"min_tokens\":2,\"max_completion_tokens\":1", 400, "min_tokens"),
         with("\"include_stop_str_in_output\":1", 400, "include_stop_str_in_output"),
         with("\"response_format\":{\"type\":\"json_schema\"}", 400, "response_format.json_schema"),
         with("\"response_format\":\"text\"", 400, "response_format"),

@@ -112,19 +112,7 @@ async fn run(
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let totals = Totals { prompt_tokens, ..Totals::default() };
     // Check the length of all prompts before the request is charged to its key.
-    let limits: Vec<u32> = job
-        .prompts
-        .iter()
-        .map(|prompt| max_tokens(serving, &job, prompt.len()))
-        .collect::<Result<_, ApiError>>()?;
-    // If a prompt does not fit beside the reservations of other tiers, its limit is one token, and admission refuses
-    // the request.
-    let least = job.common.min_tokens;
-    if let Some(most) = limits.iter().find(|most| (2..least).contains(*most)) {
-        let message =
-            format!("'min_tokens' is {least}, and the request has at most {most} output tokens");
-        return Err(ApiError::param("min_tokens", message));
-    }
+    let limits = output_limits(serving, &job)?;
     let output_tokens =
         limits.iter().map(|max| u64::from(*max)).sum::<u64>() * u64::from(job.common.n);
     metered.charge(u64::from(prompt_tokens), output_tokens)?;
@@ -276,6 +264,29 @@ fn shown(job: &Job) -> ShownTokens<'_> {
         _ if !job.common.skip_special_tokens => ShownTokens::All,
         Some(parsing) => ShownTokens::Only(parsing.shown()),
         None => ShownTokens::None,
+    }
+}
+
+/// Returns the maximum number of output tokens of each choice, by prompt.
+///
+/// # Errors
+/// 400 if a prompt and the stated number of output tokens do not fit into the context, or if the maximum is below the
+/// least number of output tokens.
+fn output_limits(serving: &Serving, job: &Job) -> Result<Vec<u32>, ApiError> {
+    let limit = |prompt: &Arc<[TokenId]>| max_tokens(serving, job, prompt.len());
+    let limits: Vec<u32> = job.prompts.iter().map(limit).collect::<Result<_, ApiError>>()?;
+    // If the request states no number and a prompt does not fit beside the reservations of other tiers, its limit is
+    // one token, and admission refuses the request.
+    let least = job.common.min_tokens;
+    let stated = matches!(job.common.max_tokens, Some(MaxTokens::Stated { .. }));
+    match limits.iter().find(|most| **most < least && (stated || **most > 1)) {
+        Some(most) => {
+            let message = format!(
+                "'min_tokens' is {least}, and the request has at most {most} output tokens"
+            );
+            Err(ApiError::param("min_tokens", message))
+        }
+        None => Ok(limits),
     }
 }
 
