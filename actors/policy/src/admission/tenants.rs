@@ -29,8 +29,8 @@ struct OfTenant {
 }
 
 impl Tenants {
-    /// Adds an accepted request of a tenant to the counts of its tier's queue. Its prompt has `prompt` tokens, of which
-    /// the queue counts `counted`.
+    /// Adds an accepted request of a tenant to the counts of its tier's queue. The request's prompt has `prompt`
+    /// tokens, of which the queue counts `counted`.
     pub fn enter(
         &mut self,
         tier: Tier,
@@ -44,7 +44,7 @@ impl Tenants {
     }
 
     /// Records that a request of a tenant left the admission queue: it got its first token, ended or moved to another
-    /// tier. Its prompt has `prompt` tokens, of which the queue counted `counted`.
+    /// tier. The request's prompt has `prompt` tokens, of which the queue counted `counted`.
     pub fn leave(&mut self, tier: Tier, tenant: Salt, (prompt, counted): (u32, u32)) {
         if let Some(OfTenant { queue, prompts, .. }) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(counted);

@@ -229,9 +229,9 @@ impl State {
     }
 
     /// Moves a preempted sequence back to phase waiting. The sequence keeps only the blocks of its first
-    /// `retained_tokens` tokens. A stream whose first token was late is not late any more: only requests without a
-    /// first token can starve, so a late stream would wait behind all newcomers of its tier, without bound. Returns the
-    /// index of the sequence's tier.
+    /// `retained_tokens` tokens. A stream whose first token was late counts as in time from now on: a stream cannot
+    /// starve, so a late stream would wait without bound behind newcomers of its tier. Returns the index of the
+    /// sequence's tier.
     pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained_tokens: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();

@@ -100,8 +100,8 @@ pub(super) fn allows_any(schema: &Map<String, Value>) -> bool {
     !described && schema.get("additionalProperties").is_some_and(any)
 }
 
-/// Returns the values that a schema lists, without `null` if the schema states another type; `None` if the schema lists
-/// no values.
+/// Returns the values that a schema lists, but not `null` if the schema's `type` excludes `null`. Returns `None` if the
+/// schema lists no values.
 pub(super) fn listed(schema: &Value) -> Option<Vec<&Value>> {
     let listed = match (schema["enum"].as_array(), schema.get("const")) {
         (Some(values), _) => values,

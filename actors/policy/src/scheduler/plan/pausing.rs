@@ -19,9 +19,9 @@ const PAUSED_MAX_US: u64 = 2_000_000;
 /// Leaves streams out of the step, in two stages.
 ///
 /// Stage 1: background and best-effort streams, beginning with the last candidate, until the rest of these streams fits
-/// into the time that higher tiers' streams and the prefill demand leave. With `ample_blocks` all uncomputed tokens of
-/// higher tiers' prompts in time count instead of the prefill demand, if they take longer. One overdue stream stays
-/// (see [`overdue`]).
+/// into the time that higher tiers' streams and the prefill demand leave. With `ample_blocks`, the time of all
+/// uncomputed tokens of higher tiers' prompts in time counts instead of the prefill demand if this time is longer. One
+/// overdue stream stays (see [`overdue`]).
 ///
 /// Stage 2: standard streams with ample slack, those with the most slack first, until the step is as short as premium
 /// streams allow. Overdue standard streams stay, and so does the overdue stream of stage 1.
