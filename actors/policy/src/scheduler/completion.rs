@@ -76,7 +76,7 @@ impl State {
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         if !ended.partial {
-            self.basis.cost.observe_step(&ended.work, device_us);
+            self.learn_step_time(&ended.work, device_us);
         }
         self.pipeline.observe_starting(output.timing.host_us);
         self.pipeline.learn_lead(ended);
@@ -92,6 +92,12 @@ impl State {
         if self.basis.rules.counts_usage() {
             self.usage.add(ended.time_us, now);
         }
+    }
+
+    /// Updates the cost model and the source of latency targets by a step with the work `work` that took `device_us`.
+    pub(crate) fn learn_step_time(&mut self, work: &StepWork, device_us: u64) {
+        self.basis.cost.observe_step(work, device_us);
+        self.target_source.observe_step(work, &self.basis.cost);
     }
 
     /// Marks the tokens that a successful step computed of a sequence as valid. The sequence is no longer a suspect of

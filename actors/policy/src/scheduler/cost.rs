@@ -107,8 +107,13 @@ impl CostModel {
 
     /// Returns the speeds of the device, with its step times corrected by the observed steps.
     pub fn speed(&self) -> DeviceProfile {
+        self.speed_at(self.steps.ratio)
+    }
+
+    /// Returns the speeds of the device, with its step times corrected by a given factor.
+    pub(crate) fn speed_at(&self, correction: f64) -> DeviceProfile {
         let p = &self.profile;
-        let corrected = |us: f64| us * self.steps.ratio;
+        let corrected = |us: f64| us * correction;
         DeviceProfile {
             step_base_us: corrected(p.step_base_us),
             decode_token_us: corrected(p.decode_token_us),

@@ -132,12 +132,9 @@ impl State {
         self.basis.targets
     }
 
-    /// Derives the latency targets again if step times have changed by a tenth or more, but only while no sequence is
-    /// live. Returns the change of the targets, if they changed.
+    /// Derives the latency targets again if the step times of the last 30 s of steps have changed by a tenth or more.
+    /// Live sequences keep the targets that they were promised. Returns the change of the targets, if they changed.
     pub(crate) fn derive_targets_anew(&mut self) -> Option<Retargeted> {
-        if !self.queue.table.is_empty() {
-            return None;
-        }
         let (targets, unreachable) = self.target_source.derive_again(&self.basis)?;
         let before = std::mem::replace(&mut self.basis.targets, targets);
         let retargeted = Retargeted { before, targets, by_operator: false, unreachable };

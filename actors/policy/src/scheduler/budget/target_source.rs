@@ -1,15 +1,18 @@
-//! Derived latency targets. They are computed from the speed of the device at the start of the server; while no
-//! sequence is live, once step times have changed by a tenth; and when an operator changes `slo.*`. A change of
-//! `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens` alone does not change them.
+//! Derived latency targets. They are computed from the speed of the device at the start of the server; once step times
+//! have changed by a tenth; and when an operator changes `slo.*`. A change of `scheduler.max_num_seqs` or
+//! `scheduler.max_num_batched_tokens` alone does not change them.
 
 use crate::scheduler::basis::Basis;
-use crate::scheduler::cost::CostModel;
+use crate::scheduler::cost::{CostModel, StepWork};
 use crate::slo::{ServerTimes, Targets, Unreachable};
 use tiercel_config::{SchedulerSettings, SloSettings};
 use tiercel_device::DeviceInfo;
 
 /// Change of step times, as a share, after which latency targets are derived again.
 const MOVED: f64 = 0.1;
+/// Time of steps over which the mean correction of step times is taken, us. Corrections of single steps spread, so
+/// without a mean the targets would be derived again and again on a device whose speed does not change.
+const WINDOW_US: f64 = 30e6;
 
 /// Settings and device sizes from which latency targets are derived, together with the cost model.
 #[derive(Debug, Clone)]
@@ -18,14 +21,26 @@ pub(crate) struct TargetSource {
     slo: SloSettings,
     /// Sizes of the device: KV blocks, context length and the like.
     info: DeviceInfo,
-    /// Ratio of observed to predicted step times (see [`CostModel::step_correction`]) when the latency targets in
-    /// effect were derived.
+    /// Correction of step times (see [`CostModel::step_correction`]) from which the latency targets in effect were
+    /// derived.
     correction: f64,
+    /// Steps since the mean correction of step times was last taken.
+    recent: RecentSteps,
+}
+
+/// Sums over steps, for the mean correction of step times.
+#[derive(Debug, Clone, Copy, Default)]
+struct RecentSteps {
+    /// Predicted time of the steps, us.
+    time_us: f64,
+    /// Sum over the steps of the predicted time, us, times the correction of step times.
+    weighted_us: f64,
 }
 
 impl TargetSource {
     pub(crate) fn new(slo: &SloSettings, info: &DeviceInfo) -> TargetSource {
-        TargetSource { slo: slo.clone(), info: info.clone(), correction: 1.0 }
+        let (slo, info, recent) = (slo.clone(), info.clone(), RecentSteps::default());
+        TargetSource { slo, info, correction: 1.0, recent }
     }
 
     /// Returns the latency targets on a device with this cost model. A stated target (a number) is in effect as it is
@@ -42,7 +57,8 @@ impl TargetSource {
         sizes: &SchedulerSettings,
     ) -> (Targets, Vec<Unreachable>) {
         let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
-        ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo)
+        let speed = cost.speed_at(self.correction);
+        ServerTimes::new(&speed, &self.info, seqs, tokens).targets(&self.slo)
     }
 
     /// Takes over other settings of targets. Returns the targets that follow from these settings and from the present
@@ -57,15 +73,26 @@ impl TargetSource {
         }
         self.slo = slo.clone();
         self.correction = basis.cost.step_correction();
+        self.recent = RecentSteps::default();
         Some(self.with_unreachable(&basis.cost, &basis.rules.scheduling))
     }
-}
 
-impl TargetSource {
-    /// Derives the latency targets again. Returns the targets, and the stated targets that the device cannot meet;
-    /// `None` if step times have changed by less than a tenth since the targets were last derived.
+    /// Counts a step with the work `work` that has ended, for the mean correction of step times.
+    pub(crate) fn observe_step(&mut self, work: &StepWork, cost: &CostModel) {
+        let time_us = cost.step_us(work);
+        self.recent.time_us += time_us;
+        self.recent.weighted_us += time_us * cost.step_correction();
+    }
+
+    /// Derives the latency targets again once steps of 30 s have ended, if their mean correction of step times differs
+    /// by a tenth or more from the correction that the targets in effect were derived from. Returns the targets, and
+    /// the stated targets that the device cannot meet.
     pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
-        let correction = basis.cost.step_correction();
+        if self.recent.time_us < WINDOW_US {
+            return None;
+        }
+        let steps = std::mem::take(&mut self.recent);
+        let correction = steps.weighted_us / steps.time_us;
         if (correction / self.correction - 1.0).abs() < MOVED {
             return None;
         }
@@ -77,31 +104,37 @@ impl TargetSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::StepWork;
+    use crate::scheduler::State;
     use crate::scheduler::tests::{scheduler, sequence};
     use crate::slo::Retargeted;
     use tiercel_config::{Target, TierSlo};
     use tiercel_device::Tier;
 
+    /// Ends steps that are predicted to take `time_s` in all. Each takes `times` as long as the device measured of
+    /// itself.
+    fn run_steps(s: &mut State, time_s: f64, times: f64) {
+        let work = StepWork { decode_tokens: 1, kv_tokens: 100, ..StepWork::default() };
+        let observed_us = times * s.basis.cost.step_us(&work) / s.basis.cost.step_correction();
+        let mut left_us = time_s * 1e6;
+        while left_us > 0.0 {
+            s.learn_step_time(&work, observed_us as u64);
+            left_us -= s.basis.cost.step_us(&work);
+        }
+    }
+
     #[test]
-    fn a_device_that_slows_down_has_longer_targets_once_it_is_idle() {
+    fn a_device_that_slows_down_has_longer_targets_also_while_it_serves() {
         let mut s = scheduler(|settings| {
             settings.slo = SloSettings::default();
             settings.slo.standard = TierSlo { ttft_ms: Target::Ms(700.0), ..TierSlo::default() };
         });
-        let before = s.targets();
-        assert_eq!(s.derive_targets_anew(), None, "nothing moved");
-        let mut work = StepWork::default();
-        work.add_decode(100);
-        for _ in 0..200 {
-            let slower_us = 2.0
-                * CostModel::new(s.basis.cost.speed(), &s.target_source.info).step_us(&work)
-                / s.basis.cost.step_correction();
-            s.basis.cost.observe_step(&work, slower_us as u64);
-        }
         s.enqueue(sequence(1, Tier::Premium, 10));
-        assert_eq!(s.derive_targets_anew(), None, "somebody is served");
-        s.cancel(tiercel_device::SeqId(1));
+        let before = s.targets();
+        run_steps(&mut s, 31.0, 1.0);
+        assert_eq!(s.derive_targets_anew(), None, "nothing moved");
+        run_steps(&mut s, 29.0, 2.0);
+        assert_eq!(s.derive_targets_anew(), None, "too few steps for a mean");
+        run_steps(&mut s, 2.0, 2.0);
         let Retargeted { before: told, targets: after, by_operator, unreachable } =
             s.derive_targets_anew().expect("twice as slow");
         assert_eq!((told, by_operator, unreachable), (before, false, Vec::new()));
@@ -115,16 +148,11 @@ mod tests {
     #[test]
     fn a_stated_target_that_a_slower_device_cannot_meet_is_named() {
         let mut s = scheduler(|settings| settings.slo = SloSettings::default());
-        let alone_ms = |s: &crate::scheduler::State| s.basis.cost.speed().step_base_us / 1000.0;
-        let stated_ms = 1.5 * alone_ms(&s);
+        let alone_ms = s.basis.cost.speed_at(1.0).step_base_us / 1000.0;
         s.target_source.slo.standard =
-            TierSlo { tpot_ms: Target::Ms(stated_ms), ..TierSlo::default() };
+            TierSlo { tpot_ms: Target::Ms(1.5 * alone_ms), ..TierSlo::default() };
         s.basis.targets = s.target_source.targets(&s.basis.cost, &s.basis.rules.scheduling);
-        let empty = StepWork::default();
-        for _ in 0..200 {
-            let slower_us = 3.0 * 1000.0 * alone_ms(&s) / s.basis.cost.step_correction();
-            s.basis.cost.observe_step(&empty, slower_us as u64);
-        }
+        run_steps(&mut s, 31.0, 3.0);
         let change = s.derive_targets_anew().expect("three times as slow");
         let named: Vec<_> = change.unreachable.iter().map(|target| target.setting).collect();
         assert_eq!(named, ["slo.standard.tpot_ms"]);
@@ -133,17 +161,27 @@ mod tests {
     #[test]
     fn targets_are_derived_again_after_a_tenth_of_change_since_they_were_derived_last() {
         let mut s = scheduler(|settings| settings.slo = SloSettings::default());
-        // Returns whether the targets are derived again after a step that takes twice as long as predicted. Such a step
-        // raises the correction of step times by 5 %.
-        let mut derived_again = || {
-            let empty = StepWork::default();
-            let twice_us = 2.0 * s.basis.cost.step_us(&empty);
-            s.basis.cost.observe_step(&empty, twice_us as u64);
-            s.target_source.derive_again(&s.basis).is_some()
+        let mut derived_again = |times| {
+            run_steps(&mut s, 31.0, times);
+            s.derive_targets_anew().is_some()
         };
-        // Changes since the last derivation: 5 %, then 10.2 %.
-        assert_eq!([derived_again(), derived_again()], [false, true]);
-        assert_eq!([derived_again(), derived_again()], [false, true], "from then on");
-        assert!(s.target_source.derive_again(&s.basis).is_none(), "nothing has changed since");
+        assert_eq!([1.06, 1.12, 1.18, 1.24].map(&mut derived_again), [false, true, false, true]);
+        assert!(!derived_again(1.24), "nothing has changed since");
+    }
+
+    #[test]
+    fn steps_before_a_change_of_settings_do_not_count_in_the_mean() {
+        let mut s = scheduler(|settings| settings.slo = SloSettings::default());
+        let mut settings = tiercel_config::EngineSettings::default();
+        run_steps(&mut s, 20.0, 1.0);
+        run_steps(&mut s, 9.0, 2.0);
+        settings.slo.standard.ttft_ms = Target::Ms(700.0);
+        assert!(s.adjust(&settings).is_some(), "the operator's targets");
+        run_steps(&mut s, 31.0, 2.0);
+        assert_eq!(
+            s.derive_targets_anew(),
+            None,
+            "as slow as when the operator changed the targets"
+        );
     }
 }

@@ -112,7 +112,7 @@ fn auto_follows_from_the_speed_that_the_device_has_when_the_setting_is_changed()
     };
     let at_first = tpot(s.adjust(&settings));
     let slower_us = 2.0 * s.basis.cost.step_us(&work);
-    (0..200).for_each(|_| s.basis.cost.observe_step(&work, slower_us as u64));
+    (0..200).for_each(|_| s.learn_step_time(&work, slower_us as u64));
     s.enqueue(sequence(1, Tier::Standard, 8));
     settings.slo.standard.ttft_ms = Target::Ms(1.0e-3);
     let change = s.adjust(&settings).expect("other targets");
