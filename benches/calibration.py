@@ -136,15 +136,16 @@ def workload(folder, load, seconds, suffix="", targets=None):
 
 
 def simulated(arguments, load, report):
-    """Simulates a run on the calibrated device with the targets of the run's server and returns the outcome. The
-    workload's seed makes the same requests. The profile of the run's own steps, if there is one, replaces the
-    calibration's."""
-    if not targets_of(report).exists():
+    """Simulates a run on the calibrated device and returns the outcome. The workload's seed makes the same requests. The
+    profile of the run's own steps, if there is one, replaces the calibration's, and the simulated server derives its
+    targets from the speeds that the run's server measured at its start, as that server did, and again while it serves.
+    Otherwise the simulation has the targets of the run's server at its start."""
+    own = profile_of(report)
+    if not (own.exists() or targets_of(report).exists()):
         sys.exit(f"{report} has no targets beside it ({targets_of(report).name}): remove it")
-    targets = json.loads(targets_of(report).read_text())
+    targets = None if own.exists() else json.loads(targets_of(report).read_text())
     out = report.with_name(f"{report.stem}-simulated.json")
     path = workload(arguments.out, load, arguments.seconds, "-simulated", targets)
-    own = profile_of(report)
     profile = own if own.exists() else arguments.out / f"{arguments.policy}.toml"
     words = ["simulate", "--workload", path, "--profile", profile]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]

@@ -148,7 +148,7 @@ settings! {
         /// Address that the server listens on; port 0 takes a free port.
         listen: String = "127.0.0.1:8080".into(), as Kind::Address, flag "listen";
         /// File with the hashes of the API keys and their rights (docs/operator.md). A client must send one of the keys
-        /// as `Authorization: Bearer KEY`, except for `/health` and `/metrics`. SIGHUP makes the server read the file
+        /// as `Authorization: Bearer KEY`, except for `/health`, `/ready`, `/version`, `/openapi.json` and `/metrics`. SIGHUP makes the server read the file
         /// again.
         keys_file: Option<String> = None, as Kind::File, flag "keys-file";
         /// API keys in plain text, each with the rights of a standard client. http.keys_file is better: it holds
@@ -304,7 +304,7 @@ impl ServerSettings {
         if self.engine.slo.max_tenants > 0 && !self.http.has_keys() {
             return Err(SettingsError::Conflict {
                 field: "slo.max_tenants",
-                why: "must be 0 without http.keys_file, because tenants are told apart by their API keys",
+                why: "must be 0 without http.keys_file or http.api_keys, because tenants are told apart by their API keys",
             });
         }
         if !self.http.has_keys() && !self.http.allow_anonymous && !is_loopback(&self.http.listen) {

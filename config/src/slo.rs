@@ -121,7 +121,7 @@ settings! {
         /// Length of the sliding windows in which latencies are compared with targets, s.
         window_s: u64 = 60, in 1..=3_600;
         /// Most pairs of tenant and tier that have metrics of their own (label tenant); 0 for none. Needs
-        /// http.keys_file. While so many pairs are active, further ones count only in the metrics of their tier.
+        /// http.keys_file or http.api_keys. While so many pairs are active, further ones count only in the metrics of their tier.
         max_tenants: u32 = 0, in 0..=256;
         /// Whether a request may state tighter targets than those of its tier, unless its API key says so itself
         /// (may_tighten_targets in the keys file). The tightest target in a step limits the step for all its sequences,

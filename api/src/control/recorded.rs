@@ -23,8 +23,10 @@ pub(super) struct Facts {
     pub(super) settings: EngineSettings,
     /// Whether settings were changed since.
     pub(super) settings_changed: bool,
-    /// Latency targets in effect.
+    /// Latency targets in effect when the recording began.
     pub(super) targets: Targets,
+    /// Whether the latency targets in effect have changed since.
+    pub(super) targets_changed: bool,
 }
 
 /// Facts about the server at the begin of the recording that it keeps.
@@ -70,6 +72,14 @@ impl Recorded {
         self.settings_changed.store(true, Ordering::Relaxed);
     }
 
+    /// Notes the latency targets in effect while a recording runs.
+    pub(super) fn note_targets(&self, targets: &Targets) {
+        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(facts) = facts.as_mut() {
+            facts.targets_changed |= facts.targets != *targets;
+        }
+    }
+
     /// Keeps the facts about a recording that begins, in place of those about the last one.
     pub(super) fn begin(&self, facts: Facts) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
@@ -95,6 +105,20 @@ impl Recorded {
 mod tests {
     use super::*;
     use futures_util::{FutureExt, StreamExt};
+
+    #[test]
+    fn targets_that_change_while_the_recording_runs_are_noted_for_good() {
+        let recorded = Recorded::default();
+        let (settings, targets) = (EngineSettings::default(), Targets::default());
+        let (settings_changed, targets_changed) = (false, false);
+        recorded.begin(Facts { unix_s: 0, settings, settings_changed, targets, targets_changed });
+        let changed = || recorded.facts().expect("a recording began").targets_changed;
+        recorded.note_targets(&targets);
+        assert!(!changed());
+        recorded.note_targets(&Targets { requests_may_tighten: true, ..targets });
+        recorded.note_targets(&targets);
+        assert!(changed());
+    }
 
     #[test]
     fn the_right_to_send_the_file_lasts_until_the_file_is_sent_or_the_client_is_gone() {

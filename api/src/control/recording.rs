@@ -159,13 +159,15 @@ async fn begin(
         unix_s: Clock::unix_s(),
         settings: settings.clone(),
         settings_changed: false,
+        targets_changed: false,
         targets,
     });
     actix_rt::spawn(collect_steps(app.clone(), began, last_step));
     Ok(())
 }
 
-/// Adds the engine's steps to the recording that began at `began`, until that ends.
+/// Adds the engine's steps to the recording that began at `began`, and notes changes of the latency targets, until the
+/// recording ends.
 async fn collect_steps(app: Data<App>, began: Timestamp, mut last: u64) {
     let Ok(Serving { engine, .. }) = app.loaded() else { return };
     loop {
@@ -177,6 +179,9 @@ async fn collect_steps(app: Data<App>, began: Timestamp, mut last: u64) {
         last = steps.last().map_or(last, |step| step.step);
         if !engine.recorder().add_steps(began, &steps) {
             return;
+        }
+        if let Ok(status) = engine.status().await {
+            app.recorded.note_targets(&status.targets);
         }
     }
 }

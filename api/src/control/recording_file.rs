@@ -53,6 +53,7 @@ fn header(recording: &Recording, facts: &Facts, engine: &EngineHandle) -> Record
         steps_cut: recording.steps_cut(),
         step_error_percent,
         settings_changed: facts.settings_changed,
+        targets_changed: facts.targets_changed,
         targets: BTreeMap::from(targets),
         settings,
         profile,

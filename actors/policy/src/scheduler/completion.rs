@@ -71,8 +71,8 @@ impl State {
         effects
     }
 
-    /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the
-    /// times of a step that has ended.
+    /// Updates the cost model, the source of latency targets, the planning lead, premium's slack reserve, the tiers' usage
+    /// and the ledger with the times of a step that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         if !ended.partial {

@@ -105,12 +105,7 @@ impl CostModel {
         self.steps.ratio
     }
 
-    /// Returns the speeds of the device, with its step times corrected by the observed steps.
-    pub fn speed(&self) -> DeviceProfile {
-        self.speed_at(self.steps.ratio)
-    }
-
-    /// Returns the speeds of the device, with its step times corrected by a given factor.
+    /// Returns the speeds that the device reported at its start, with step times multiplied by `correction`.
     pub(crate) fn speed_at(&self, correction: f64) -> DeviceProfile {
         let p = &self.profile;
         let corrected = |us: f64| us * correction;

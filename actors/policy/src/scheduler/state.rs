@@ -132,12 +132,14 @@ impl State {
         self.basis.targets
     }
 
-    /// Derives the latency targets again if the step times of the last 30 s of steps have changed by a tenth or more.
-    /// Live sequences keep the targets that they were promised. Returns the change of the targets, if they changed.
+    /// Derives the latency targets again if the mean correction of step times has changed by a tenth or more (see
+    /// [`TargetSource::derive_again`]). Live sequences keep the targets that they were promised. Returns the change of
+    /// the targets, if they changed.
     pub(crate) fn derive_targets_anew(&mut self) -> Option<Retargeted> {
-        let (targets, unreachable) = self.target_source.derive_again(&self.basis)?;
+        let targets = self.target_source.derive_again(&self.basis)?;
         let before = std::mem::replace(&mut self.basis.targets, targets);
-        let retargeted = Retargeted { before, targets, by_operator: false, unreachable };
+        let retargeted =
+            Retargeted { before, targets, by_operator: false, unreachable: Vec::new() };
         (before != targets).then_some(retargeted)
     }
 

@@ -161,7 +161,7 @@ impl Scheduler {
     }
 
     /// Periodic work: ends requests that have waited for their first token longer than their patience, and derives
-    /// latency targets again if step times have changed.
+    /// latency targets again if the mean correction of step times has changed by a tenth.
     pub fn tick(&mut self, now: Timestamp) {
         let expired = self.state.expire(now);
         if !expired.is_empty() {

@@ -127,6 +127,12 @@ impl ServerTimes {
         }
     }
 
+    /// Replaces the times of an idle server by those of `idle`.
+    pub(crate) fn with_idle_times(self, idle: &ServerTimes) -> ServerTimes {
+        let ServerTimes { decode_alone_ms, prompt_alone_ms, .. } = *idle;
+        ServerTimes { decode_alone_ms, prompt_alone_ms, ..self }
+    }
+
     /// Returns the latency targets in effect, stated or derived, and the stated targets that the device cannot meet.
     pub fn targets(&self, settings: &SloSettings) -> (Targets, Vec<Unreachable>) {
         let mut unreachable = Vec::new();

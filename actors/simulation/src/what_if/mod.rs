@@ -110,6 +110,10 @@ impl RecordingFacts {
                 "settings were changed while the recording ran; the replay has those of its begin"
                     .to_owned()
             }),
+            header.targets_changed.then(|| {
+                "the latency targets changed while the recording ran; the replay has those of its begin"
+                    .to_owned()
+            }),
             header.step_error_percent.is_none().then(|| {
                 format!(
                     "only {} steps were recorded, so the profile is the one that the device measured of \

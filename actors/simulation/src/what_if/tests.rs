@@ -73,6 +73,7 @@ fn written(experiment: &Experiment, rows: &[RecordedRequest]) -> Recording {
         steps_cut: false,
         step_error_percent: Some(0.0),
         settings_changed: false,
+        targets_changed: true,
         targets: targets.collect(),
         settings: serde_json::to_value(&experiment.settings).expect("plain data"),
         profile: experiment.profile.clone(),

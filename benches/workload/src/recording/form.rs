@@ -41,6 +41,10 @@ pub struct RecordingHeader {
     pub step_error_percent: Option<f64>,
     /// Whether an operator changed settings while the recording ran; `settings` holds those at its begin.
     pub settings_changed: bool,
+    /// Whether the latency targets in effect changed while the recording ran, by an operator or because step times
+    /// changed; `targets` holds those at its begin. `false` in recordings of servers that did not note it.
+    #[serde(default)]
+    pub targets_changed: bool,
     /// Latency targets that were in effect when the recording began, by tier.
     pub targets: BTreeMap<Tier, Targets>,
     /// Settings of the engine when the recording began.

@@ -1,6 +1,6 @@
-//! Derived latency targets. They are computed from the speed of the device at the start of the server; once step times
-//! have changed by a tenth; and when an operator changes `slo.*`. A change of `scheduler.max_num_seqs` or
-//! `scheduler.max_num_batched_tokens` alone does not change them.
+//! Derived latency targets. They are computed from the speed of the device at the start of the server; again once the
+//! mean correction of step times has changed by a tenth; and when an operator changes `slo.*`, from the correction of the
+//! last time. A change of `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens` alone does not change them.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::{CostModel, StepWork};
@@ -8,20 +8,22 @@ use crate::slo::{ServerTimes, Targets, Unreachable};
 use tiercel_config::{SchedulerSettings, SloSettings};
 use tiercel_device::DeviceInfo;
 
-/// Change of step times, as a share, after which latency targets are derived again.
+/// Relative change of the mean correction of step times after which latency targets are derived again.
 const MOVED: f64 = 0.1;
-/// Time of steps over which the mean correction of step times is taken, us. Corrections of single steps spread, so
-/// without a mean the targets would be derived again and again on a device whose speed does not change.
+/// Predicted time of the steps over which the mean correction of step times is taken, us. Corrections after single steps
+/// scatter, so without a mean the scheduler would derive the targets again and again on a device whose speed does not
+/// change.
 const WINDOW_US: f64 = 30e6;
 
-/// Settings and device sizes from which latency targets are derived, together with the cost model.
+/// Settings and device sizes from which latency targets are derived, together with the cost model, and the correction of
+/// step times for which they were derived.
 #[derive(Debug, Clone)]
 pub(crate) struct TargetSource {
     /// Latency targets in the settings: each is a number, or `auto` for a target derived from the device's speed.
     slo: SloSettings,
     /// Sizes of the device: KV blocks, context length and the like.
     info: DeviceInfo,
-    /// Correction of step times (see [`CostModel::step_correction`]) from which the latency targets in effect were
+    /// Correction of step times (see [`CostModel::step_correction`]) for which the latency targets in effect were
     /// derived.
     correction: f64,
     /// Steps since the mean correction of step times was last taken.
@@ -43,26 +45,30 @@ impl TargetSource {
         TargetSource { slo, info, correction: 1.0, recent }
     }
 
-    /// Returns the latency targets on a device with this cost model. A stated target (a number) is in effect as it is
-    /// if the device can meet it for a request alone. A target that is `auto`, or that the device cannot meet, is
-    /// derived from the device's speed.
+    /// Returns the latency targets on a device that reported the speeds in `cost` at its start, and whose step times have
+    /// been corrected by the factor `self.correction` since. A stated target (a number) is in effect as it is if the
+    /// device could meet it at its start for a request alone. A target that is `auto`, or that the device could not meet,
+    /// is derived from the corrected speeds.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
         self.with_unreachable(cost, sizes).0
     }
 
-    /// Returns the latency targets, and the stated targets that the device cannot meet, which derived targets replace.
+    /// Returns the latency targets, and the stated targets that the device could not meet at its start even for a request
+    /// alone, which derived targets replace. Step times under load do not count for that: a request alone has no other
+    /// requests beside it.
     fn with_unreachable(
         &self,
         cost: &CostModel,
         sizes: &SchedulerSettings,
     ) -> (Targets, Vec<Unreachable>) {
         let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
-        let speed = cost.speed_at(self.correction);
-        ServerTimes::new(&speed, &self.info, seqs, tokens).targets(&self.slo)
+        let times =
+            |correction| ServerTimes::new(&cost.speed_at(correction), &self.info, seqs, tokens);
+        times(self.correction).with_idle_times(&times(1.0)).targets(&self.slo)
     }
 
-    /// Takes over other settings of targets. Returns the targets that follow from these settings and from the present
-    /// speed of the device, and the stated targets that the device cannot meet; `None` if the settings are as before.
+    /// Takes over other settings of targets. Returns the targets that follow from these settings, and the stated targets
+    /// that the device cannot meet; `None` if the settings are as before.
     pub(crate) fn follow(
         &mut self,
         slo: &SloSettings,
@@ -72,8 +78,6 @@ impl TargetSource {
             return None;
         }
         self.slo = slo.clone();
-        self.correction = basis.cost.step_correction();
-        self.recent = RecentSteps::default();
         Some(self.with_unreachable(&basis.cost, &basis.rules.scheduling))
     }
 
@@ -84,10 +88,10 @@ impl TargetSource {
         self.recent.weighted_us += time_us * cost.step_correction();
     }
 
-    /// Derives the latency targets again once steps of 30 s have ended, if their mean correction of step times differs
-    /// by a tenth or more from the correction that the targets in effect were derived from. Returns the targets, and
-    /// the stated targets that the device cannot meet.
-    pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<(Targets, Vec<Unreachable>)> {
+    /// Takes the mean correction of step times once the predicted times of the steps since the last time add up to 30 s.
+    /// If the mean differs by a tenth or more from the correction for which the targets in effect were derived, derives
+    /// the targets again and returns them.
+    pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<Targets> {
         if self.recent.time_us < WINDOW_US {
             return None;
         }
@@ -97,7 +101,7 @@ impl TargetSource {
             return None;
         }
         self.correction = correction;
-        Some(self.with_unreachable(&basis.cost, &basis.rules.scheduling))
+        Some(self.targets(&basis.cost, &basis.rules.scheduling))
     }
 }
 
@@ -108,10 +112,10 @@ mod tests {
     use crate::scheduler::tests::{scheduler, sequence};
     use crate::slo::Retargeted;
     use tiercel_config::{Target, TierSlo};
-    use tiercel_device::Tier;
+    use tiercel_device::{SeqId, Tier};
 
-    /// Ends steps that are predicted to take `time_s` in all. Each takes `times` as long as the device measured of
-    /// itself.
+    /// Makes the scheduler learn from steps whose predicted times add up to `time_s`. Each step takes `times` as long as
+    /// the device's speeds at its start predict.
     fn run_steps(s: &mut State, time_s: f64, times: f64) {
         let work = StepWork { decode_tokens: 1, kv_tokens: 100, ..StepWork::default() };
         let observed_us = times * s.basis.cost.step_us(&work) / s.basis.cost.step_correction();
@@ -143,19 +147,21 @@ mod tests {
         assert!((1.9..2.1).contains(&ratio), "{ratio}");
         assert_eq!(after.standard, before.standard, "a stated target stays");
         assert_eq!((s.targets(), s.derive_targets_anew()), (after, None));
+        let promised = s.promise(SeqId(1)).expect("it lives").targets;
+        assert_eq!(promised.tpot_ms, before.premium.tpot_ms, "a live request keeps its targets");
     }
 
     #[test]
-    fn a_stated_target_that_a_slower_device_cannot_meet_is_named() {
+    fn a_stated_target_stays_however_long_steps_become_under_load() {
         let mut s = scheduler(|settings| settings.slo = SloSettings::default());
-        let alone_ms = s.basis.cost.speed_at(1.0).step_base_us / 1000.0;
+        let empty_step_ms = s.basis.cost.speed_at(1.0).step_base_us / 1000.0;
+        let stated_ms = 1.5 * empty_step_ms;
         s.target_source.slo.standard =
-            TierSlo { tpot_ms: Target::Ms(1.5 * alone_ms), ..TierSlo::default() };
+            TierSlo { tpot_ms: Target::Ms(stated_ms), ..TierSlo::default() };
         s.basis.targets = s.target_source.targets(&s.basis.cost, &s.basis.rules.scheduling);
         run_steps(&mut s, 31.0, 3.0);
         let change = s.derive_targets_anew().expect("three times as slow");
-        let named: Vec<_> = change.unreachable.iter().map(|target| target.setting).collect();
-        assert_eq!(named, ["slo.standard.tpot_ms"]);
+        assert_eq!(change.targets.standard.tpot_ms, Some(stated_ms));
     }
 
     #[test]
@@ -167,21 +173,15 @@ mod tests {
         };
         assert_eq!([1.06, 1.12, 1.18, 1.24].map(&mut derived_again), [false, true, false, true]);
         assert!(!derived_again(1.24), "nothing has changed since");
+        assert!(derived_again(1.0), "the device is faster again");
     }
 
     #[test]
-    fn steps_before_a_change_of_settings_do_not_count_in_the_mean() {
+    fn the_mean_correction_counts_and_not_that_of_the_last_steps() {
         let mut s = scheduler(|settings| settings.slo = SloSettings::default());
-        let mut settings = tiercel_config::EngineSettings::default();
-        run_steps(&mut s, 20.0, 1.0);
-        run_steps(&mut s, 9.0, 2.0);
-        settings.slo.standard.ttft_ms = Target::Ms(700.0);
-        assert!(s.adjust(&settings).is_some(), "the operator's targets");
-        run_steps(&mut s, 31.0, 2.0);
-        assert_eq!(
-            s.derive_targets_anew(),
-            None,
-            "as slow as when the operator changed the targets"
-        );
+        run_steps(&mut s, 28.0, 1.0);
+        run_steps(&mut s, 3.0, 1.5);
+        assert!(s.basis.cost.step_correction() > 1.4);
+        assert_eq!(s.derive_targets_anew(), None, "on average a twentieth");
     }
 }

@@ -102,7 +102,7 @@ fn changed_targets_hold_for_later_arrivals_and_for_requests_that_enter_another_t
 }
 
 #[test]
-fn auto_follows_from_the_speed_that_the_device_has_when_the_setting_is_changed() {
+fn a_changed_target_leaves_auto_at_the_speed_from_which_it_was_derived_last() {
     let mut s = scheduler(|_| ());
     let mut work = crate::scheduler::StepWork::default();
     work.add_decode(100);
@@ -112,7 +112,14 @@ fn auto_follows_from_the_speed_that_the_device_has_when_the_setting_is_changed()
     };
     let at_first = tpot(s.adjust(&settings));
     let slower_us = 2.0 * s.basis.cost.step_us(&work);
-    (0..200).for_each(|_| s.learn_step_time(&work, slower_us as u64));
+    let slow_steps = |s: &mut State, number| {
+        (0..number).for_each(|_| s.learn_step_time(&work, slower_us as u64));
+    };
+    slow_steps(&mut s, 200);
+    settings.slo.background.ttft_ms = Target::Ms(700.0);
+    assert_eq!(tpot(s.adjust(&settings)), at_first, "too few slow steps to derive it again");
+    slow_steps(&mut s, (31e6 / slower_us) as u32);
+    assert!(s.derive_targets_anew().is_some());
     s.enqueue(sequence(1, Tier::Standard, 8));
     settings.slo.standard.ttft_ms = Target::Ms(1.0e-3);
     let change = s.adjust(&settings).expect("other targets");
