@@ -1,6 +1,7 @@
-//! Derived latency targets. They are computed from the speed of the device at the start of the server; again once the
-//! mean correction of step times has changed by a tenth; and when an operator changes `slo.*`, from the correction of the
-//! last time. A change of `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens` alone does not change them.
+//! Derived latency targets. The scheduler computes the targets from the speed of the device at the start of the server,
+//! and again once the mean correction of step times has changed by a tenth. If an operator changes `slo.*`, the scheduler
+//! computes the targets from the correction of the last time. A change of `scheduler.max_num_seqs` or
+//! `scheduler.max_num_batched_tokens` alone does not change the targets.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::{CostModel, StepWork};
