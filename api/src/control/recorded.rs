@@ -25,7 +25,7 @@ pub(super) struct Facts {
     pub(super) settings_changed: bool,
     /// Latency targets in effect when the recording began.
     pub(super) targets: Targets,
-    /// Whether the latency targets in effect have changed since.
+    /// Whether the latency targets in effect have changed since the recording began.
     pub(super) targets_changed: bool,
 }
 

@@ -41,8 +41,9 @@ pub struct RecordingHeader {
     pub step_error_percent: Option<f64>,
     /// Whether an operator changed settings while the recording ran; `settings` holds those at its begin.
     pub settings_changed: bool,
-    /// Whether the latency targets in effect changed while the recording ran, by an operator or because step times
-    /// changed; `targets` holds those at its begin. `false` in recordings of servers that did not note it.
+    /// Whether the latency targets in effect changed while the recording ran, because an operator changed settings or
+    /// because step times changed. The field `targets` holds the targets at the begin of the recording. `false` in
+    /// recordings of older servers, which did not note such changes.
     #[serde(default)]
     pub targets_changed: bool,
     /// Latency targets that were in effect when the recording began, by tier.

@@ -69,7 +69,7 @@ impl TargetSource {
     }
 
     /// Takes over other settings of targets. Returns the targets that follow from these settings, and the stated targets
-    /// that the device cannot meet; `None` if the settings are as before.
+    /// that the device cannot meet; `None` if the new settings equal the old ones.
     pub(crate) fn follow(
         &mut self,
         slo: &SloSettings,
@@ -89,7 +89,7 @@ impl TargetSource {
         self.recent.weighted_us += time_us * cost.step_correction();
     }
 
-    /// Takes the mean correction of step times once the predicted times of the steps since the last time add up to 30 s.
+    /// Takes the mean correction of step times once the predicted times of the steps since the last mean add up to 30 s.
     /// If the mean differs by a tenth or more from the correction for which the targets in effect were derived, derives
     /// the targets again and returns them.
     pub(crate) fn derive_again(&mut self, basis: &Basis) -> Option<Targets> {
